@@ -57,6 +57,7 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
     ("wait causes", "wait_causes", timedelta(days=30)),
     ("seen hardware", "seen_hardware", hardware.KEPT),
+    ("downtimes", "downtimes", timedelta(days=90)),
     ("revoked tokens", "revoked_tokens", timedelta()),
     ("depths of queues", "queue_depths", timedelta(days=7)),
     ("deliveries of web hooks", "hook_deliveries", timedelta(days=3)),

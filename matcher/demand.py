@@ -259,7 +259,7 @@ def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: 
 
 def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:
     """The task queues that a resource may serve; None: the queue serves none of the VOs now."""
-    served, resource = view.place(presented, caller)
+    served, resource = view.place_now(presented, caller)
     if served is None:
         return None
     pools, place = served.pools, served.place

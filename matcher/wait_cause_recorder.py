@@ -133,7 +133,7 @@ def find_causes(view: Snapshot, answered: Iterable[tuple[str, MatchRequest]]) ->
     found: defaultdict[str, _HeldTaskQueues] = defaultdict(_HeldTaskQueues)
     for cause, request in answered:
         try:
-            served, resource = view.place(request.presented, request.caller)
+            served, resource = view.place_now(request.presented, request.caller)
         except PilotageError:  # the configuration has changed meanwhile
             continue
         if served is not None:

@@ -39,6 +39,7 @@ from taskqueue.schema.tables import (
     attempts,
     blobs,
     descriptions,
+    downtimes,
     hook_deliveries,
     idempotency_keys,
     installation,
@@ -216,6 +217,7 @@ REMOVE_OLD = {
         (hook_deliveries, "ended_at"),
         (queue_depths, "at"),
         (seen_hardware, "last_seen_at"),
+        (downtimes, "ends"),
     )
 }
 #: Only those without a rule: that of a delay of many days has to outlive any age.

@@ -31,7 +31,7 @@ from taskqueue.db.database import LazyTransaction, NeedsDatabase, NoTransaction
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.pools import mapping
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 from taskqueue.task_queues import task_queues
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class Matcher:
         # For each request the position of the first one with the same key.
         first = [numbers.setdefault(request.key or number, number) for number, request in enumerate(batch)]
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        is_fresh = time.monotonic() - self._memory.bans.at < _FRESH
+        is_fresh = time.monotonic() - self._memory.closures.at < _FRESH
         found = self._claim_jobs(unique, fresh=is_fresh)
         if again := [each for each in unique if _may_find_more(found[id(each)], was_fresh=is_fresh)]:
             self.settle([found[id(each)] for each in again])
@@ -118,7 +118,7 @@ class Matcher:
         if request.count != 1 or presented.job_id is not None or presented.submits:
             return None
         view = self._view(_NO_READING, self.now(), None)
-        if time.monotonic() - view.memory.bans.at >= _RECENT:
+        if time.monotonic() - view.memory.closures.at >= _RECENT:
             return None
         try:
             prepared = prepare(view, request)
@@ -248,7 +248,12 @@ class Matcher:
         if not self._freshness.is_good or memory.waiting.excluded:  # one of these may have a job
             return None
         return memory.no_matches.find(
-            cache_key, self._config(), age=memory.places.age, waiting=memory.waiting, lock=memory.lock
+            cache_key,
+            self._config(),
+            age=memory.places.age,
+            calendar=memory.closures.calendar,
+            waiting=memory.waiting,
+            lock=memory.lock,
         )
 
     def settle(self, results: Sequence[ClaimResult | PilotageError]) -> None:
@@ -295,8 +300,8 @@ class Matcher:
         while (age := memory.follow(conn)) is None:
             log.warning("changes of the database are unknown: loading everything again")
             memory = self._memory = MatcherCache()
-        memory.bans.banned = scopes.list_banned(conn, now=now)
-        memory.bans.at = began
+        memory.closures.calendar = closures.read_calendar(conn, now=now)
+        memory.closures.at = began
         self._freshness.end(since)
         self.is_loaded = True
         return memory, age
@@ -315,7 +320,7 @@ class Matcher:
             config=config,
             now=now,
             random=self._random,
-            banned=memory.bans.banned,
+            calendar=memory.closures.calendar,
         )
 
 

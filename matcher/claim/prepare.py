@@ -18,12 +18,12 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
 from requirements.resource import Location, Resource, StatedResource
-from requirements.values import fold
 from taskqueue.db.database import NeedsDatabase, NoTransaction
 from taskqueue.db.sql import split_growing
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
+from taskqueue.sites import scopes
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
@@ -38,12 +38,15 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     here = find_place(view, request)
     if not isinstance(here, PreparedPlace):
         return here
-    served, resource, in_memory = here.served, here.resource, isinstance(view.reading, NoTransaction)
-    is_banned = fold(served.place.site) in view.banned
-    is_restricted = here.is_restricted or is_banned
+    if (closed := _find_closed_part(view, here.served.place)) is not None:
+        return place_pools.inexact_place_error(here.served.place, closed)
+    served, in_memory = here.served, isinstance(view.reading, NoTransaction)
+    resource = view.bound_by_downtime(here.resource, served.place)
+    is_closed = view.calendar.closes(served.place)
+    is_restricted = here.is_restricted or is_closed
     open_places = view.memory.open_places
     is_open = is_restricted and open_places.is_open(served.place, view.config)
-    locks = None if is_banned else here.locks
+    locks = None if is_closed else here.locks
     if in_memory and is_restricted and not (is_open and locks):
         raise NeedsDatabase
     # Before the index is read, so that no later change is missed.
@@ -52,7 +55,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     candidates, admission = view.admit(here.policy, fitting)
     # A request that gets no job from memory is prepared again: no reason is needed then.
     has_others = bool(served.kept_back) and not in_memory
-    kept_back = _list_kept_back(view, presented, here) if has_others else ()
+    kept_back = _list_kept_back(view, presented, here, resource) if has_others else ()
     if not candidates and not kept_back:
         if not fitting:
             _cache_no_match(view, request, served, resource, changed)
@@ -80,7 +83,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         config=view.config,
         is_restricted=is_restricted,
         locks=locks,
-        allotments=here.allotments,
+        allotments=here.allotments if resource is here.resource else {},
     )
 
 
@@ -103,8 +106,6 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
     place = served.place
     if not place.queue:
         within = place_policy.list_scopes_below(view.config, place, resource.named_vos)
-        if not place.site:
-            within += tuple(sorted(view.banned))
         if within:
             return place_pools.inexact_place_error(place, within[0])
     vos = request.caller.vos
@@ -125,11 +126,16 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         tiers={vo: tiers for vo, own in of_vos.items() if (tiers := own.job_scheduling.job_priorities)},
         slot=None if request.caller.stamp is None else _read_slot(view, place, vos, options),
     )
-    # Bans may change at any moment, and so what several places mean, or none.
+    # Closures may change at any moment, and so what several places mean, or none.
     is_one = bool(place.site) and not presented.several
     if request.cache_key is not None and served.lasting and is_one:
         known.store(request.cache_key, here, generation)
     return here
+
+
+def _find_closed_part(view: Snapshot, place: Location) -> str | None:
+    """A closed scope inside a place that is stated without its queue: the job might run there."""
+    return None if place.queue else min(scopes.list_inside(view.calendar.closed, place), default=None)
 
 
 def _read_slot(view: Snapshot, place: Location, vos: frozenset[str], options: VoOptions) -> SlotLimits:
@@ -141,10 +147,12 @@ def _read_slot(view: Snapshot, place: Location, vos: frozenset[str], options: Vo
     )
 
 
-def _list_kept_back(view: Snapshot, presented: StatedResource, here: PreparedPlace) -> Sequence[TaskQueue]:
+def _list_kept_back(
+    view: Snapshot, presented: StatedResource, here: PreparedPlace, resource: Resource
+) -> Sequence[TaskQueue]:
     """The task queues whose jobs the queue admits, but which fit only other nodes of it."""
     pools = here.served.kept_back
-    fitting = view.candidates(pools, here.resource, job_id=presented.job_id)
+    fitting = view.candidates(pools, resource, job_id=presented.job_id)
     admitted, _ = view.admit(here.policy, fitting)
     return [each for each in admitted if each.requirement_class.submit_pool in pools]
 
@@ -202,6 +210,7 @@ def _cache_no_match(
             config=view.config,
             age=view.age,
             changed=changed,
+            ends=view.calendar.find_begin(served.place),
         )
         view.memory.no_matches.store(request.cache_key, no_match)
 

@@ -22,18 +22,19 @@ from matcher.allotment import JobSize
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from matcher.index.waiting import Candidates, WaitingIndex
-from matcher.limits import place_policy
+from matcher.limits import place_policy, time_left
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request import queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
 from requirements.resource import Allotment, Location, Resource, StatedResource
-from requirements.values import fold
+from requirements.values import Value, fold
 from taskqueue.db.database import LazyTransaction
 from taskqueue.leases import opening
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots.slots import SlotLimits
+from taskqueue.sites.closures import Calendar
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -71,13 +72,15 @@ class NoMatch:
     config: Configuration
     age: int  #: of the mapping
     changed: int  #: of the waiting index, see `WaitingIndex.changed`
+    ends: datetime | None = None  #: when the place closes next; None: nothing is planned
 
 
 class NoMatchCache:
     """Cache of requests without a match, the most frequent result.
 
-    Such a result depends only on the waiting classes, the mapping and the configuration: bans, limits and
-    throttles are evaluated only for matching task queues. It is valid while these three are unchanged. At
+    Such a result depends only on the waiting classes, the mapping, the configuration and the next downtime,
+    before which ever less fits: closures, limits and throttles are evaluated only for matching task queues.
+    It is valid while these are unchanged. At
     worst a job of the last second is missed, whose notification was lost; the pilot asks again in twenty
     seconds, and no job is handed out from this cache. Any thread reads and writes it.
     """
@@ -90,11 +93,20 @@ class NoMatchCache:
         self._results.store(key, no_match, no_match.config)
 
     def find(
-        self, key: Hashable, config: Configuration, *, age: int, waiting: WaitingIndex, lock: threading.Lock
+        self,
+        key: Hashable,
+        config: Configuration,
+        *,
+        age: int,
+        calendar: Calendar,
+        waiting: WaitingIndex,
+        lock: threading.Lock,
     ) -> NoMatch | None:
         """The cached result if it still holds; None: unknown, or it must be computed again."""
         no_match = self._results.find(key, config)
         if no_match is None or no_match.age != age:
+            return None
+        if no_match.ends != calendar.find_begin(no_match.served.place):
             return None
         if no_match.changed == waiting.changed:
             return no_match
@@ -135,10 +147,10 @@ class OpenPlaceCache:
 
 
 @dataclass(slots=True)
-class CachedBans:
-    """Cached bans, and the age of all cached data."""
+class CachedCalendar:
+    """The cached calendar of closures, and the age of all cached data."""
 
-    banned: frozenset[str] = frozenset()  #: banned sites, folded
+    calendar: Calendar = field(default_factory=Calendar)
     at: float = -math.inf  #: time of reading, monotonic clock
 
 
@@ -156,7 +168,7 @@ class MatcherCache:
     lookups: Counter[str] = field(default_factory=lambda: Counter(hit=0, miss=0))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
-    bans: CachedBans = field(default_factory=CachedBans)
+    closures: CachedCalendar = field(default_factory=CachedCalendar)
     open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
     #: Held while the index is read or changed, never during a statement: the event loop takes it, too.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -188,8 +200,8 @@ class Snapshot:
     config: Configuration  #: without expired values
     now: datetime
     random: Random
-    #: Banned sites, folded, read once per batch, because the most frequent answer must stay cheap.
-    banned: frozenset[str]
+    #: Of closures, read once per batch, because the most frequent answer must stay cheap.
+    calendar: Calendar
     versions: MappingVersions = field(default_factory=dict)  #: read once per batch
     #: By task queue, whether it has a waiting job: read once per batch, as idle pilots ask for the same ones.
     filled: dict[int, bool] = field(default_factory=dict)
@@ -229,16 +241,37 @@ class Snapshot:
         )
         return served, resource
 
+    def place_now(self, presented: StatedResource, caller: MatchCaller) -> tuple[PlacePools | None, Resource]:
+        """The same, with what the resource can do until the next downtime of its place."""
+        served, resource = self.place(presented, caller)
+        return served, resource if served is None else self.bound_by_downtime(resource, served.place)
+
+    def bound_by_downtime(self, resource: Resource, place: Location) -> Resource:
+        """What the resource can do until the next downtime of its place; itself, if none is near."""
+        begins = self.calendar.find_begin(place)
+        if begins is None:
+            return resource
+        values: Mapping[str, Value] = {}
+        if place.queue:
+            address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+            values = self._values_of_one(address, resource.named_vos) or {}
+        return time_left.bound(resource, begins, self.now, values)
+
     def slot_bounds(self, address: QueueAddress, vos: frozenset[str]) -> SlotBounds:
         """The largest slot that a pilot of one of the VOs may have at a queue."""
+        known = self._values_of_one(address, vos)
+        return SlotBounds() if known is None else queue_offer.read_bounds(known)
+
+    def _values_of_one(self, address: QueueAddress, vos: frozenset[str]) -> Mapping[str, Value] | None:
+        """The effective parameters of a queue; None: they may differ, for it is for several VOs."""
         known = [self.config.values(address, vo) for vo in vos if vo in self.config.vos]
-        return queue_offer.read_bounds(known[0]) if len(known) == 1 else SlotBounds()
+        return known[0] if len(known) == 1 else None
 
     def require_one_place(self, presented: StatedResource, caller: MatchCaller) -> None:
         """Refuse a request with several places where that matters."""
         if caller.queue is None:
             vos = presented.resource.vos or caller.vos
-            place_pools.require_one_place(presented, self.config, vos, self.banned)
+            place_pools.require_one_place(presented, self.config, vos, self.calendar.closed)
 
     def candidates(
         self, pools: frozenset[str], resource: Resource, *, job_id: int | None = None
@@ -279,8 +312,8 @@ class Snapshot:
         return admitted, policy if any(map(policy.depends_on_job, admitted)) else None
 
     def counts(self, place: Location) -> bool:
-        """Whether a limit, throttle or ban may apply at a place."""
-        return fold(place.site) in self.banned or place_policy.counts_jobs(self.config, place)
+        """Whether a limit, throttle or closure may apply at a place."""
+        return self.calendar.closes(place) or place_policy.counts_jobs(self.config, place)
 
     def gate(
         self,
@@ -298,7 +331,7 @@ class Snapshot:
         """
         if policy is None and not self.counts(place):
             return None
-        policies = place_policy.read_policies(self.conn, [place], self.now, banned=self.banned)
+        policies = place_policy.read_policies(self.conn, [place], self.now, closed=self.calendar.closed)
         gate = policies.policy_at(place, policy, vos=resource.named_vos)
         if gate is not None and gate.bounds_cores:
             [room] = [None] if holder is None else opening.read_rooms(self.conn, [holder], now=self.now)

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import reduce
+from operator import or_
 
 from sqlalchemy import Connection
 
@@ -22,12 +24,13 @@ from matcher.conditions import COLUMNS
 from matcher.explain import pilot_supply, queue_set, unseen_hardware, waiting_reason
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
-from matcher.limits import running_limits, throttle_standings, throttles
+from matcher.limits import running_limits, throttle_standings, throttles, time_left
 from matcher.limits.job_groups import JobView
 from matcher.limits.running_limits import PlaceRule
 from matcher.request import node_checks, queue_offer
 from matcher.request.node_checks import NodeStanding
 from requirements import evaluator
+from requirements.bitset import list_positions
 from requirements.column_index import SingleItem
 from requirements.errors import MOST_HINTS, did_you_mean, format_count
 from requirements.requirement_class import RequirementClass
@@ -38,8 +41,8 @@ from taskqueue.jobs import dependencies, waiting_ttl, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
-from taskqueue.sites import processes, scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures, processes, scopes
+from taskqueue.sites.closures import Closure, Downtime
 from taskqueue.task_queues import listing
 
 
@@ -48,8 +51,9 @@ def list_blocked_places(
 ) -> Iterator[tuple[str, str]]:
     """All scopes at these sites that block the job now, including enclosing ones, each with the reason."""
     here = frozenset(sites)
-    if not scopes.is_test(job.job_type):
-        yield from ((site, _format_ban(ban)) for site, ban in scopes.read_bans(conn, here, now=now).items())
+    if not closures.is_test(job.job_type):
+        closed = closures.read_closures(conn, here, now=now)
+        yield from ((each.place, _format_closure(each)) for each in closed)
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
@@ -67,16 +71,22 @@ def list_blocked_places(
 def list_closed_sites(
     conn: Connection, config: Configuration, asked: RequirementClass, now: datetime
 ) -> Iterator[str]:
-    """The sites that a job names and that take no jobs like it now, as a text; bans come first."""
+    """The sites that a job names and that take no jobs like it now, as a text."""
     survey = queue_set.all_queues(config, asked.vo)
     named = {fold(site): site for site in asked.sites}
-    bans = {} if any(map(scopes.is_test, asked.job_types)) else scopes.read_bans(conn, asked.sites, now=now)
+    is_test = any(map(closures.is_test, asked.job_types))
+    found = () if is_test else closures.read_closures(conn, asked.sites, now=now)
+    closures_of = {fold(each.place): each for each in found}
     open_sites = {fold(site) for site, queues in survey.sites.items() if queues & survey.candidates}
-    closed = [site for folded, site in sorted(named.items()) if site in bans or folded not in open_sites]
+    closed = [
+        site for folded, site in sorted(named.items()) if folded in closures_of or folded not in open_sites
+    ]
     if not closed:
         return
     why = "; ".join(
-        _format_ban(bans[site]) if site in bans else f"{site} has no queue that is open to {asked.vo}"
+        _format_closure(closures_of[fold(site)])
+        if fold(site) in closures_of
+        else f"{site} has no queue that is open to {asked.vo}"
         for site in closed[:_MOST_NAMED]
     )
     if len(named) == 1:
@@ -87,14 +97,53 @@ def list_closed_sites(
     yield f"{len(closed)} of the {len(named)} sites of a job {verb} no jobs now: {why}; {rest}"
 
 
+def list_blocked_queues(
+    conn: Connection,
+    config: Configuration,
+    job: JobView,
+    asked: RequirementClass,
+    survey: QueueSet,
+    queues: int,
+    now: datetime,
+) -> Iterator[tuple[int, str]]:
+    """Those of some queues that block the job now, as bit sets, each with the reason."""
+    sites = [site for site, here in survey.sites.items() if here & queues]
+    for scope, text in list_blocked_places(conn, config, job, sites, now):
+        if here := survey.within(scope) & queues:  # all queues for ALL_SITES
+            yield here, text
+    for downtime in closures.list_downtimes(conn, sites, now=now):
+        here = survey.within(downtime.place) & queues
+        if downtime.is_planned(now) and (late := _find_late(survey, asked, here, downtime.begins, now)):
+            yield (
+                late,
+                f"{_format_downtime(downtime)}: the job asks for more time than is left until then",
+            )
+
+
+def _find_late(
+    survey: QueueSet, asked: RequirementClass, queues: int, begins: datetime, now: datetime
+) -> int:
+    """The queues where the job has not the time that it asks for until a downtime begins."""
+    late = 0
+    for number in list_positions(queues):
+        queue = survey.queues[number]
+        left = time_left.bound(queue_offer.close(queue.offered), begins, now, queue.plain)
+        if not time_left.is_enough(left, asked):
+            late |= 1 << number
+    return late
+
+
 def closed_queues(
-    conn: Connection, config: Configuration, job: JobView, survey: QueueSet, now: datetime
+    conn: Connection,
+    config: Configuration,
+    job: JobView,
+    asked: RequirementClass,
+    survey: QueueSet,
+    now: datetime,
 ) -> int:
     """The queues, as a bit set, that currently block the job."""
-    found = 0
-    for scope, _ in list_blocked_places(conn, config, job, survey.sites.keys(), now):
-        found |= survey.within(scope)  # all queues for ALL_SITES
-    return found
+    blocked = list_blocked_queues(conn, config, job, asked, survey, survey.everything, now)
+    return reduce(or_, (here for here, _ in blocked), 0)
 
 
 def list_closures_at_queue(
@@ -105,12 +154,16 @@ def list_closures_at_queue(
     *,
     vos: Collection[str] | None,
 ) -> Iterator[str]:
-    """Bans, limits and throttles that apply now at a queue, its CE and its site, as texts.
+    """Closures, downtimes to come, limits and throttles at a queue, its CE and its site, as texts.
 
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
     line = (ALL_SITES, *scopes.list_enclosing(str(address)))
-    yield from map(_format_ban, scopes.read_bans(conn, [address.site], now=now).values())
+    closed = closures.read_closures(conn, [address.site], now=now)
+    yield from (_format_closure(each) for each in closed if each.place in line)
+    for downtime in closures.list_downtimes(conn, [address.site], now=now):
+        if downtime.place in line and downtime.is_planned(now):
+            yield f"{_format_downtime(downtime)}; only jobs that end before are sent there"
     limited = [scope for scope in line if scope in running_limits.rules_by_scope(config)]
     for scope, conditions in running_limits.read_conditions(conn, config, limited, now).items():
         yield from (f"{scope} {each.why}" for each in conditions if each.full and each.rule.is_visible(vos))
@@ -125,9 +178,15 @@ def list_closures_at_queue(
             yield f"{scope} may take {format_count(room.jobs, 'more job')} (throttle {policy})"
 
 
-def _format_ban(ban: Ban) -> str:
-    until = f" until {ban.until.isoformat(timespec='seconds')}" if ban.until else ""
-    return f"{ban.site} is banned{until}: {ban.reason}; only jobs of type {scopes.TEST} run there"
+def _format_closure(closure: Closure) -> str:
+    until = f" until {closure.until.isoformat(timespec='seconds')}" if closure.until else ""
+    how = "closed by a downtime" if closure.is_downtime else "banned"
+    return f"{closure.place} is {how}{until}: {closure.reason}; only jobs of type {closures.TEST} run there"
+
+
+def _format_downtime(downtime: Downtime) -> str:
+    begins, ends = (each.isoformat(timespec="seconds") for each in (downtime.begins, downtime.ends))
+    return f"{downtime.place} has a downtime from {begins} until {ends} ({downtime.reason})"
 
 
 #: Minor status of jobs that have eligible queues or no pool.
@@ -445,15 +504,10 @@ def count_recent_pilots(
 
 def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     survey, eligible = situation.survey, situation.eligible
-    sites = [site for site, queues in survey.sites.items() if queues & eligible]
-    closed = 0
-    texts: list[tuple[int, str]] = []
-    blocked = list_blocked_places(conn, situation.config, situation.job_view, sites, situation.now)
-    for scope, text in blocked:
-        if here := survey.within(scope) & eligible:
-            closed |= here
-            texts.append((here.bit_count(), text))
-    texts.sort(key=lambda each: -each[0])
+    job, asked, now = situation.job_view, situation.demand.asked, situation.now
+    blocked = list(list_blocked_queues(conn, situation.config, job, asked, survey, eligible, now))
+    closed = reduce(or_, (here for here, _ in blocked), 0)
+    texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: -each[0])
     yield from (text for _, text in texts[:_MOST_NAMED])
     if len(texts) > _MOST_NAMED:
         others = format_count(len(texts) - _MOST_NAMED, "other place is", "other places are")

@@ -15,7 +15,7 @@ from requirements import canonical
 from requirements.errors import format_count
 from taskqueue.jobs.waiting_ttl import QUEUE_CAUSE, WaitingReason
 from taskqueue.pools import mapping
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.wait_causes import TURN_CAUSE
 
@@ -39,7 +39,7 @@ def find_reason(
 ) -> WaitingReason | None:
     """The reason by the cause that kept the jobs of a task queue longest; `job_id` is one of them.
 
-    None while the configuration, a ban or a fault of ours keeps them: they do not fail for it.
+    None while the configuration, a closure or a fault of ours keeps them: they do not fail for it.
     """
     demand = _read_demand(conn, config, job_id, task_queue_id)
     if demand is None:
@@ -71,7 +71,7 @@ def _read_demand(
 
 
 def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datetime) -> str | None:
-    """What of the configuration, or which ban, keeps jobs from all queues now; None: nothing does."""
+    """What of the configuration, or which closure, keeps jobs from all queues now; None: nothing does."""
     eligible = survey.eligible(demand)
     if not survey.candidates:
         return "its VO may use no queue now"
@@ -80,11 +80,12 @@ def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datet
         for failure in survey.failures(demand):
             fits &= ~failure.queues
         return "queues that fit are switched off, or their parameters contradict each other" if fits else None
-    if any(map(scopes.is_test, demand.asked.job_types)):
+    if any(map(closures.is_test, demand.asked.job_types)):
         return None
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
-    is_banned = len(scopes.read_bans(conn, sites, now=now)) == len(sites)
-    return "all sites with queues that fit are banned" if is_banned else None
+    for closure in closures.read_closures(conn, sites, now=now):
+        eligible &= ~survey.within(closure.place)
+    return None if eligible else "all queues that fit are closed by bans or downtimes"
 
 
 def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:

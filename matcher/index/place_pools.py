@@ -285,26 +285,26 @@ def usable_vos(vos: frozenset[str], presented: StatedResource, config: Configura
 
 
 def require_one_place(
-    presented: StatedResource, config: Configuration, vos: Collection[str], banned: Collection[str]
+    presented: StatedResource, config: Configuration, vos: Collection[str], closed: Collection[str]
 ) -> None:
     """Refuse a request with several places, by which the limits of one could be evaded.
 
-    Sites that are unknown to the configuration, without limits and bans, may be listed together, as in DIRAC,
-    while no site at all has limits or bans.
+    Sites that are unknown to the configuration, without limits and closures, may be listed together, as in
+    DIRAC, while no site at all has limits or closures.
     """
     named = presented.resource.sites or frozenset()
-    limited = map(scopes.parse_site, running_limits.scopes_counting(config, vos))
-    if named and named.isdisjoint(map(fold, (*config.sites, *limited, *banned))):
+    restricted = map(scopes.parse_site, (*running_limits.scopes_counting(config, vos), *closed))
+    if named and named.isdisjoint(map(fold, (*config.sites, *restricted))):
         return
     message = "has several values, a pilot that requests jobs is at one"
     raise InvalidResource([Problem(path=name, message=message) for name in presented.several])
 
 
 def inexact_place_error(place: Location, scope: str) -> InvalidResource:
-    """Error for a place too imprecise to decide whether it is in a scope that counts jobs, or is banned."""
+    """Error for a place too imprecise to decide whether it is in a scope that counts jobs, or is closed."""
     line = [("Site", place.site), ("GridCE", place.ce), ("Queue", place.queue)]
     missing = [name for name, stated in line[: scope.count("/") + 1] if not stated]
-    message = f"is not stated; {scope} counts its jobs or is banned, so state {' and '.join(missing)}"
+    message = f"is not stated; {scope} counts its jobs or is closed, so state {' and '.join(missing)}"
     return InvalidResource([Problem(path=missing[0], message=message)])
 
 

@@ -1,4 +1,4 @@
-"""Conditions that hold at a place at the moment of a claim, beyond rules and pools: bans, limits, throttles.
+"""Conditions that hold at a place at the moment of a claim, beyond rules and pools: closures and limits.
 
 Rows of scopes are locked in the order of their names before their counters are read, and what is taken is
 added to the counters with the claim, so two transactions never give away the same room. Rules and counters
@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import lru_cache
 from itertools import chain
 
 from sqlalchemy import Connection
@@ -30,7 +29,7 @@ from taskqueue.db.sql import split_growing
 from taskqueue.leases import assignment, candidate_jobs
 from taskqueue.leases.assignment import TakenRow
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow, JobKind
-from taskqueue.sites import reservations, scope_rules, scopes
+from taskqueue.sites import closures, reservations, scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -115,7 +114,7 @@ class PlacePolicy:
             if rule.is_about(vo)
         }
         return CandidateFilter(
-            job_type=fold(scopes.TEST) if self._banned else None,
+            job_type=fold(closures.TEST) if self._banned else None,
             kept_out=frozenset(kept_out),
             refused=(*(() if self.admission is None else self.admission.refused), *self._refused),
         )
@@ -130,7 +129,7 @@ class PlacePolicy:
 
     def concerns(self, task_queue: TaskQueue) -> bool:
         """Whether jobs of this task queue can be admitted at all."""
-        if self._banned and not any(map(scopes.is_test, task_queue.requirement_class.job_types)):
+        if self._banned and not any(map(closures.is_test, task_queue.requirement_class.job_types)):
             return False
         cores = self._size(task_queue)
         if any(each.excludes(cores) and each.rule.concerns(task_queue) for each in self._conditions):
@@ -260,7 +259,7 @@ class PlacePolicies:
     rules: Sequence[StoredRule]
     standing: Mapping[str, ThrottleStanding]  #: by scope, as the next
     conditions: Mapping[str, Sequence[PlaceCondition]]
-    banned: Collection[str]  #: sites
+    closed: frozenset[str]  #: scopes, by bans and downtimes
     kinds: JobGroupCache
     busy_scopes: frozenset[str]  #: locked by another transaction, or with rules that cannot be read
     returned: Mapping[int, int]  #: see `LockedRules.returned`
@@ -273,14 +272,12 @@ class PlacePolicies:
         Another transaction has a scope of the place, or the rules of a newer configuration hold inside it:
         which of them would count the job is unknown.
         """
-        if place.queue:
-            return not self.busy_scopes.isdisjoint(_scopes_of_place(place))
-        if not place.site and self.banned:
+        if not self.busy_scopes.isdisjoint(scopes.list_containing(place)):
             return True
-        inside = _prefix_of_places(place)
-        return not self.busy_scopes.isdisjoint(_scopes_of_place(place)) or any(
-            _is_inside(rule.scope, inside) and compiled_rules.may_count(rule, vos) for rule in self.inside
-        )
+        if place.queue:
+            return False
+        counting = (rule.scope for rule in self.inside if compiled_rules.may_count(rule, vos))
+        return any(scopes.list_inside((*self.closed, *counting), place))
 
     def policy_at(
         self,
@@ -290,10 +287,10 @@ class PlacePolicies:
         vos: Collection[str] = (),
     ) -> PlacePolicy | None:
         """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
-        names = _scopes_of_place(place)
+        names = scopes.list_containing(place)
         standing = [self.standing[name] for name in names if name in self.standing]
         conditions = [each for name in names for each in self.conditions.get(name, ())]
-        banned = fold(place.site) in self.banned
+        banned = not self.closed.isdisjoint(names)
         if not (standing or conditions or banned or admission):
             return None
         policy = PlacePolicy(
@@ -341,7 +338,7 @@ def lock_policies(
 
     Scopes locked by others are passed over; or, with `wait`, an OperationalError after 200 ms.
     """
-    names = set(chain(*map(_scopes_of_place, places)))
+    names = set(chain(*map(scopes.list_containing, places)))
     if wait:
         scopes.limit_wait(conn, milliseconds=_LOCK_WAIT)
     locked = scope_rules.lock_rules(conn, names, wait=wait)
@@ -350,30 +347,30 @@ def lock_policies(
         scopes.lock_scopes(conn, ())  # none, but new rules are counted only when this transaction has ended
     inside = scope_rules.list_rules(conn, None if "" in inexact else inexact) if inexact else ()
     unknown = {each.scope for each in locked.rules if not each.known}
-    banned = scopes.list_banned(conn, now=now)
+    closed = closures.list_closed(conn, now=now)
     busy = locked.busy | unknown
-    return _build_policies(conn, locked.rules, locked.scopes, banned, now, busy, locked.returned, inside)
+    return _build_policies(conn, locked.rules, locked.scopes, closed, now, busy, locked.returned, inside)
 
 
 def read_policies(
-    conn: Connection, places: Collection[Location], now: datetime, *, banned: Collection[str]
+    conn: Connection, places: Collection[Location], now: datetime, *, closed: frozenset[str]
 ) -> PlacePolicies:
     """Like `lock_policies`, without locks: a closed place costs no write.
 
-    `banned`: the folded names of the banned sites. Rules that are not counted yet have room: they will be.
+    `closed`: the closed scopes. Rules that are not counted yet have room: they will be.
     """
-    names = set(chain(*map(_scopes_of_place, places)))
+    names = set(chain(*map(scopes.list_containing, places)))
     stored = scope_rules.read_rules(conn, names) if names else ()
     rules = [
         replace(each, opened=True, n=each.n if each.opened else 0, cores=each.cores or 0) for each in stored
     ]
     found = scopes.read_scopes(conn, {each.scope for each in rules}) if rules else {}
-    return _build_policies(conn, rules, found, banned, now)
+    return _build_policies(conn, rules, found, closed, now)
 
 
 def counts_jobs(config: Configuration, place: Location) -> bool:
     """Whether a limit, delay or throttle of the configuration may apply at the place; claims read rows."""
-    return not _list_limited(config).isdisjoint(_scopes_of_place(place))
+    return not _list_limited(config).isdisjoint(scopes.list_containing(place))
 
 
 def find_lock(config: Configuration, place: Location) -> str | None:
@@ -381,7 +378,7 @@ def find_lock(config: Configuration, place: Location) -> str | None:
 
     None: nothing is limited at the place, or a statement cannot apply it.
     """
-    names = _scopes_of_place(place)
+    names = scopes.list_containing(place)
     if not _list_slowed(config).isdisjoint(names):
         return None
     limited = _list_limited(config)
@@ -408,15 +405,14 @@ def list_scopes_below(config: Configuration, place: Location, vos: Collection[st
     The job may run at any of them. Without a site a place contains all.
     """
     limited = {*config.throttles, *running_limits.scopes_counting(config, vos)}
-    inside = _prefix_of_places(place)
-    return tuple(sorted(name for name in limited if _is_inside(fold(name), inside)))
+    return tuple(sorted(scopes.list_inside(limited, place)))
 
 
 def _build_policies(
     conn: Connection,
     rules: Sequence[StoredRule],
     found: Mapping[str, scopes.Scope],
-    banned: Collection[str],
+    closed: frozenset[str],
     now: datetime,
     busy: Collection[str] = (),
     returned: Mapping[int, int] | None = None,
@@ -446,7 +442,7 @@ def _build_policies(
         rules=rules,
         standing=standing,
         conditions=conditions,
-        banned=banned,
+        closed=closed,
         kinds=kinds,
         busy_scopes=frozenset(busy),
         returned=returned or {},
@@ -468,21 +464,3 @@ def _build_condition(stored: StoredRule, rule: PlaceRule, bucket: DelayBucket | 
         rule_id=stored.rule_id,
         opened=running_limits.is_open(stored, rule.limit),
     )
-
-
-@lru_cache(maxsize=10_000)
-def _scopes_of_place(place: Location) -> tuple[str, ...]:
-    """The folded scopes that contain a place, each once, all sites together first."""
-    name = fold("/".join(part for part in (place.site, place.ce, place.queue) if part))
-    enclosing = scopes.list_enclosing(name) if place.site else ()
-    return tuple(dict.fromkeys((scopes.GRID, *enclosing)))
-
-
-def _prefix_of_places(place: Location) -> str:
-    """Beginning of the folded names of all scopes inside a place."""
-    return f"{_scopes_of_place(place)[-1]}/" if place.site else ""
-
-
-def _is_inside(scope: str, prefix: str) -> bool:
-    """Whether a folded scope is inside the place of a prefix; all sites together are inside none."""
-    return scope != scopes.GRID and scope.startswith(prefix)

@@ -165,6 +165,11 @@ def _cpu_limit(known: Mapping[str, Value]) -> int | None:
     return _read_number(known, "cputime") or (60 * minutes if minutes else None)
 
 
+def read_power(values: Mapping[str, Value]) -> float:
+    """Normalised seconds per second of the processors of a queue with these effective parameters."""
+    return _cpu_power({fold(name): value for name, value in values.items()})
+
+
 def _cpu_power(known: Mapping[str, Value]) -> float:
     """Normalised seconds per second of the queue's processors, 1 by default.
 

@@ -32,7 +32,7 @@ from taskqueue.jobs import optimizer_queue
 from taskqueue.jobs.optimizer_queue import DecidedState, PreparingJob, StatusUpdate
 from taskqueue.jobs.submission import NewJob
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueueKey
 
@@ -144,7 +144,7 @@ def read_context(engine: Engine, config: Configuration, now: datetime) -> ChainC
     if all(each.job_scheduling.allow_invalid_sites for each in options):
         return make_context(config, now)
     with database.reading(engine) as conn:
-        return make_context(config, now, scopes.list_banned(conn, now=now))
+        return make_context(config, now, closures.list_closed(conn, now=now))
 
 
 def optimize(

@@ -28,7 +28,7 @@ from requirements.errors import did_you_mean, format_count
 from requirements.requirement_class import RequirementClass, exclude_names, names_without_any
 from requirements.values import fold
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
 
 
@@ -123,7 +123,7 @@ def _refuse_closed(
 def _is_open(site: str, candidate: JobContext, context: ChainContext) -> bool:
     """Whether a site takes jobs of the VO: it is not banned, and has a queue that is switched on for it."""
     config = context.config
-    if fold(site) in context.banned_sites and not scopes.is_test(candidate.description.job_type):
+    if fold(site) in context.banned_sites and not closures.is_test(candidate.description.job_type):
         return False
     known = next((each for each in config.sites if fold(each) == fold(site)), site)
     return any(config.usable(queue, candidate.vo) for queue in config.queues_at(known))

@@ -4,7 +4,7 @@
 -- $2  now
 --
 -- A row for each request that gets a job, and one with the `refusal` of each that does not get one, whatever waits:
--- `undecided` (its place is banned, locked or throttled, a limit of the place has no room for the job or cannot be
+-- `undecided` (its place is closed, locked or throttled, a limit of the place has no room for the job or cannot be
 -- applied here, it was answered before, or a smaller job may fit) or the SlotRefusal of its pilot. No row: its task
 -- queue has no free job for it. `full`: the attributes by whose limits on jobs the place has no room for the job.
 --
@@ -83,6 +83,10 @@ judged AS (
     SELECT request.*, CASE
         WHEN (SELECT 1 FROM site_bans AS ban
                 WHERE ban.site = request.scopes[2] AND (ban.until IS NULL OR ban.until > $2::timestamptz)
+                LIMIT 1) IS NOT NULL
+            OR (SELECT 1 FROM downtimes AS downtime
+                WHERE downtime.scope = ANY (request.scopes) AND downtime.severity = 'OUTAGE'
+                    AND downtime.begins <= $2::timestamptz AND downtime.ends > $2::timestamptz
                 LIMIT 1) IS NOT NULL
             OR EXISTS (SELECT FROM closed WHERE closed.scope = ANY (request.scopes))
             OR (SELECT 1 FROM match_requests AS earlier

@@ -595,6 +595,25 @@ site_bans = _table(
     Column("until", UtcTime),  # None: until the ban is lifted
 )
 
+#: Times for which a site or a CE is closed, or of which one is warned.
+downtimes = _table(
+    "downtimes",
+    Column("downtime_id", BigId, primary_key=True),
+    Column("scope", Text, nullable=False),  # folded
+    Column("site", Text, nullable=False),  # of the scope
+    Column("place", Text, nullable=False),  # the scope as it is spelled
+    Column("begins", UtcTime, nullable=False),
+    Column("ends", UtcTime, nullable=False),
+    Column("severity", String(16), nullable=False),  # closures.Severity
+    Column("reason", Text, nullable=False),
+    Column("author", Text, nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("source", Text, nullable=False),  # the feed that states it; empty: by hand
+    Column("source_id", Text),  # its id there
+    Index("ix_downtimes_scope", "scope"),
+    Index("ix_downtimes_ends", "ends"),
+)
+
 #: Directors and gateways by VO: their last report, and the lease of the process that works under the name.
 site_processes = _table(
     "site_processes",

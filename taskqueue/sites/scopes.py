@@ -1,25 +1,24 @@
-"""Scopes: lockable rows of sites, CEs and queues, with their last advertisement; and bans of sites.
+"""Scopes: lockable rows of sites, CEs and queues, with their last advertisement.
 
 Every decision about matching at a scope, and every change of its inputs, happens under the lock of its row.
 Locks are taken by one statement, in the order of names. Names are folded in all tables, so that limits hold
 however a site is spelled, also while processes with two spellings claim.
-
-A banned site gets test jobs only.
 """
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, bindparam, delete, func, literal_column, or_, select, update
+from sqlalchemy import Connection, Row, Select, bindparam, func, literal_column, select, update
 
 from cs_config.options.place_limits import ALL_SITES
+from requirements.resource import Location
 from requirements.values import Value, fold
 from taskqueue.db import sql
 from taskqueue.schema.tables import scopes as table
-from taskqueue.schema.tables import site_bans
 
 #: The folded scope of limits on all sites together; it has no advertisement.
 GRID: Final = fold(ALL_SITES)
@@ -107,6 +106,23 @@ def list_enclosing(scope: str) -> tuple[str, ...]:
     return tuple("/".join(parts[: end + 1]) for end in range(len(parts)))
 
 
+@lru_cache(maxsize=10_000)
+def list_containing(place: Location) -> tuple[str, ...]:
+    """The folded scopes that contain a place, each once, all sites together first."""
+    name = fold("/".join(part for part in (place.site, place.ce, place.queue) if part))
+    enclosing = list_enclosing(name) if place.site else ()
+    return tuple(dict.fromkeys((GRID, *enclosing)))
+
+
+def list_inside(names: Iterable[str], place: Location) -> Iterator[str]:
+    """Those of these scopes that are inside a place that is stated without its queue; all sites are not.
+
+    Without a site a place contains every site.
+    """
+    prefix = f"{list_containing(place)[-1]}/" if place.site else ""
+    return (name for name in names if (folded := fold(name)) != GRID and folded.startswith(prefix))
+
+
 def store_state(
     conn: Connection,
     scope: str,
@@ -141,53 +157,3 @@ def build_scope(row: Row[Any]) -> Scope:
         advertised_at=row.advertised_at,
         taken_at=row.taken_at,
     )
-
-
-#: The only job type that banned sites accept.
-TEST = "Test"
-
-SET_BAN = sql.insert_or_update(site_bans, "reason", "author", "at", "until")
-#: Condition on a ban: not expired.
-IS_CURRENT = or_(site_bans.c.until.is_(None), site_bans.c.until > bindparam("now"))
-
-LIFT_BAN = delete(site_bans).where(site_bans.c.site == bindparam("the_site"))
-BANNED = select(site_bans).where(sql.is_listed(site_bans.c.site), IS_CURRENT)
-CURRENT = select(site_bans.c.site).where(IS_CURRENT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ban:
-    """A ban of a site."""
-
-    site: str
-    reason: str
-    author: str
-    at: datetime
-    until: datetime | None  #: None: until it is lifted
-
-
-def is_test(job_type: str) -> bool:
-    """Whether jobs of this type may run at banned sites."""
-    return fold(job_type) == fold(TEST)
-
-
-def set_ban(conn: Connection, new: Ban) -> None:
-    """Ban a site; replaces an existing ban."""
-    conn.execute(SET_BAN, {**asdict(new), "site": fold(new.site)})
-
-
-def lift_ban(conn: Connection, site: str) -> bool:
-    """Lift the ban of a site; False: there was none."""
-    return bool(conn.execute(LIFT_BAN, {"the_site": fold(site)}).rowcount)
-
-
-def read_bans(conn: Connection, sites: Collection[str], *, now: datetime) -> dict[str, Ban]:
-    """Current bans of these sites, with the names as given."""
-    rows = conn.execute(BANNED, {"ids": sorted(map(fold, sites)), "now": now})
-    found = {row.site: Ban(**row._asdict()) for row in rows}
-    return {site: replace(found[fold(site)], site=site) for site in sites if fold(site) in found}
-
-
-def list_banned(conn: Connection, *, now: datetime) -> frozenset[str]:
-    """The folded names of all banned sites."""
-    return frozenset(conn.execute(CURRENT, {"now": now}).scalars())

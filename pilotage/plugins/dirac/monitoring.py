@@ -37,7 +37,7 @@ from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import search
 from taskqueue.jobs.search import JobSelector
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 
 _SORTED: Final[Mapping[str, str]] = {
     **{name: ours for name, ours in COLUMNS.items() if ours in search.SORT_COLUMNS},
@@ -200,7 +200,7 @@ def _list_sites(call: DiracCall, since: datetime | None) -> list[dict[str, Any]]
         for (site, status), count in _count(call, ["Site", "Status"], which).items():
             numbers[str(site)][str(status)] += count
     with database.reading(call.parts.engine) as conn:
-        banned = scopes.list_banned(conn, now=now)
+        banned = closures.list_closed(conn, now=now)
     rows = []
     for site, jobs in numbers.items():
         grid, _, country = site.split(".") if site.count(".") == 2 else ("Unknown",) * 3

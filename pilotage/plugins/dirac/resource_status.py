@@ -15,7 +15,7 @@ from pilotage.plugins.dirac.peers import DiracCall, Method
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
 from taskqueue.db import database
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 
 _KINDS_OF_ACCESS: Final = ("ReadAccess", "WriteAccess", "CheckAccess", "RemoveAccess")
 _SITES, _RESOURCES = "SiteStatus", "ResourceStatus"
@@ -36,7 +36,7 @@ def select_statuses(call: DiracCall, table: str, conditions: dict[str, Any]) -> 
 
 def _list_sites(call: DiracCall) -> Iterator[Mapping[str, str]]:
     with database.reading(call.parts.engine) as conn:
-        banned = scopes.list_banned(conn, now=call.parts.clock())
+        banned = closures.list_closed(conn, now=call.parts.clock())
     for site in sorted(call.parts.live.current.sites):
         status = "Banned" if fold(site) in banned else "Active"
         yield {"Name": site, "ElementType": "Site", "StatusType": _ALL, "Status": status, "VO": _ALL}

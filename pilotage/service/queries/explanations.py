@@ -168,7 +168,7 @@ def explain_job(
         now=now,
     )
     effort = WorkBudget()
-    closed = blockers.closed_queues(conn, config, question.applicant, whole, now)
+    closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
     better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     helpless = found.candidate_queues and not found.eligible_queues and not better
     splits = eligible_queues.split_decisions(config, whole, vo, demand) if forwarding else None
@@ -366,7 +366,7 @@ def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, 
         whole = queue_set.all_queues(config, vo)
         if whole.eligible(demand):
             return False, ""
-        closed = blockers.closed_queues(conn, config, question.applicant, whole, now)
+        closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
     for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
         return True, f"; what would help: {first.text} ({format_count(first.gains, 'queue')})"
     return True, ""

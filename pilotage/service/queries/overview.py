@@ -31,7 +31,7 @@ from taskqueue.jobs import search, unmatchable
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
-from taskqueue.sites import occupancy, scopes
+from taskqueue.sites import closures, occupancy, scopes
 from taskqueue.sites.occupancy import QueueOccupancy
 
 #: Minutes over which matches are averaged, without the current minute.
@@ -95,6 +95,7 @@ class OverviewTroubles:
     stuck_pools: int  #: pools with waiting jobs, without an eligible queue
     stuck_jobs: int  #: waiting jobs in these pools, counted up to `MOST_STUCK`
     banned: Sequence[SiteAnswer]
+    down: Sequence[SiteAnswer]  #: in a downtime, or a CE of it is
     throttled: Sequence[SiteAnswer]  #: closed by a throttle of the site, a CE or queue
     stale: Sequence[SiteAnswer]  #: with an outdated advertisement
     silent: Sequence[str]  #: overdue agents; for operators, who can restart them
@@ -106,7 +107,7 @@ class OverviewTroubles:
     def are_none(self) -> bool:
         """Whether there are no problems; a full site is not a problem."""
         unheard = self.optimizers is not None and not self.optimizers.is_heard
-        seen = (self.stuck_jobs, self.banned, self.stale, self.silent, self.configuration)
+        seen = (self.stuck_jobs, self.banned, self.down, self.stale, self.silent, self.configuration)
         return not (any(seen) or self.is_unconfigured or unheard)
 
 
@@ -147,6 +148,7 @@ class SiteGlance:
         """States by which sites can be filtered."""
         states = {
             "banned": self.state.ban is not None,
+            "down": any(each.is_closing for each in self.state.downtimes),
             "closed": bool(self.closed),
             "stale": bool(self.stale),
             "off": bool(self.queues and not self.enabled),
@@ -216,16 +218,17 @@ def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroub
     with database.reading(parts.engine) as conn:
         stuck = unmatchable.list_stuck_pools(conn, caller.visible_vos)
         jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
-        banned = set(scopes.read_bans(conn, sites, now=now))
+        closed = {scopes.parse_site(each.place) for each in closures.read_closures(conn, sites, now=now)}
         latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
     expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
-    # Only sites with a throttle or a ban: others have no problems.
+    # Only sites with a throttle, a ban or a downtime: others have no problems.
     limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
-    states = queries_sites.summarize_sites(parts, caller, sorted(limited | banned))
+    states = queries_sites.summarize_sites(parts, caller, sorted(limited | closed))
     return OverviewTroubles(
         stuck_pools=len(stuck),
         stuck_jobs=jobs,
         banned=[each for each in states if each.ban],
+        down=[each for each in states if any(one.is_closing for one in each.downtimes)],
         throttled=[each for each in states if any(not one.open for one in each.throttles)],
         stale=[each for each in states if any(one.stale for one in each.throttles)],
         silent=leader.list_overdue(latest, expected, now=now) if latest is not None else (),

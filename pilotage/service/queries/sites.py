@@ -18,14 +18,14 @@ from pilotage.service.services import Services
 from requirements import cpu_levels
 from requirements.errors import InvalidRequest, Problem
 from requirements.specification import format_version
-from requirements.values import Value
+from requirements.values import Value, fold
 from taskqueue.db import database
 from taskqueue.pilots import hardware, nodes
 from taskqueue.pilots.hardware import SeenHardware
-from taskqueue.sites import processes, reservations, scopes
+from taskqueue.sites import closures, processes, reservations, scopes
+from taskqueue.sites.closures import Ban, Downtime, Severity
 from taskqueue.sites.processes import QueueState
 from taskqueue.sites.reservations import Reservation
-from taskqueue.sites.scopes import Ban
 
 
 class ReservationAnswer(AnswerModel):
@@ -101,6 +101,29 @@ class BanAnswer(AnswerModel):
     until: datetime | None
 
 
+class DowntimeAnswer(AnswerModel):
+    """A downtime of a site or a CE that is not over."""
+
+    downtime_id: int
+    place: str = Field(description="`Site` or `Site/CE`.")
+    begins: datetime
+    ends: datetime
+    severity: Severity = Field(description="OUTAGE closes the place for all jobs but tests.")
+    reason: str
+    author: str
+    source: str = Field(description="The feed that states it; empty: planned by hand.")
+    source_id: str | None = Field(description="Its id there.")
+    is_closing: bool = Field(description="It closes the place now.")
+
+    @classmethod
+    def from_stored(cls, downtime: Downtime, now: datetime) -> "DowntimeAnswer":
+        """Convert what is stored."""
+        return cls(
+            **{name: getattr(downtime, name) for name in cls.model_fields if name != "is_closing"},
+            is_closing=downtime.is_closing(now),
+        )
+
+
 class HandledTypesAnswer(AnswerModel):
     """The job types that a gateway handles, as it advertised; for display only."""
 
@@ -167,10 +190,11 @@ class SeenHardwareAnswer(BaseModel):
 
 
 class SiteAnswer(BaseModel):
-    """A site with its ban, throttles and limits, and the job types that its gateways handle."""
+    """A site with its ban, downtimes, throttles and limits, and the job types that its gateways handle."""
 
     site: str
     ban: BanAnswer | None
+    downtimes: list[DowntimeAnswer] = Field(description="Of the site and its CEs, the earliest first.")
     throttles: list[ThrottleAnswer]
     limits: list[LimitAnswer]
     job_types: list[HandledTypesAnswer]
@@ -189,7 +213,7 @@ def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datet
         raise InvalidRequest([Problem(path="until", message=f"{until} is too late, leave it out for no end")])
     new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
     with database.writing(parts.engine) as conn:
-        scopes.set_ban(conn, new)
+        closures.set_ban(conn, new)
     audit.done(caller, "ban", site=site, reason=reason, until=until.isoformat() if until else "")
 
 
@@ -197,7 +221,7 @@ def allow(parts: Services, caller: Caller, site: str) -> None:
     """Lift the ban of a site; errors as for `ban`."""
     visibility.require_site(caller, parts.live.current, site)
     with database.writing(parts.engine) as conn:
-        scopes.lift_ban(conn, site)
+        closures.lift_ban(conn, site)
     audit.done(caller, "allow", site=site)
 
 
@@ -291,7 +315,8 @@ def _list_states(
     )
     names = sorted(name for name in config.throttles if scopes.parse_site(name) in here)
     with database.reading(parts.engine) as conn:
-        banned = scopes.read_bans(conn, sites, now=now)
+        banned = closures.read_bans(conn, sites, now=now)
+        ahead = closures.list_downtimes(conn, sites, now=now)
         found = throttle_standings.read_standings(conn, config, scopes.read_scopes(conn, names).values(), now)
         # A list has many sites, and no reservations: no statement for each.
         shown = {
@@ -310,11 +335,15 @@ def _list_states(
         shown_limits = [_limit(name, each) for each in those if each.rule.is_visible(vos)]
         for site in sites if name == ALL_SITES else (scopes.parse_site(name),):
             visible[site] += shown_limits
+    downtimes = defaultdict[str, list[DowntimeAnswer]](list)
+    for downtime in ahead:
+        downtimes[fold(scopes.parse_site(downtime.place))].append(DowntimeAnswer.from_stored(downtime, now))
     site_bans = {site: BanAnswer.model_validate(each) for site, each in banned.items()}
     return [
         SiteAnswer(
             site=site,
             ban=site_bans.get(site),
+            downtimes=downtimes[fold(site)],
             throttles=throttled[site],
             limits=visible[site],
             job_types=handled[site],

@@ -21,8 +21,8 @@ from taskqueue.jobs import waiting_ttl as ttls
 from taskqueue.leases import assignment, opening
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.schema.tables import task_queues
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
 from tests.support import concurrency, crashes
@@ -178,7 +178,7 @@ def test_what_the_configuration_keeps_does_not_fail(engine: Engine, now: datetim
 def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -> None:
     wait_in_queue(engine, now, JOB | {"Site": ["A.B.ch"]})
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
+        closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
     assert run_agent(engine, now + DAY) == 0
     assert run_agent(engine, now + 2 * DAY + HOUR) == 1
 

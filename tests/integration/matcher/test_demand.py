@@ -11,8 +11,8 @@ from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
 
@@ -115,7 +115,7 @@ def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> N
     tests = _put(engine, now, 1, owner="bob", job_type="Test")
     with database.writing(engine) as conn:
         ban = Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1))
-        scopes.set_ban(conn, ban)
+        closures.set_ban(conn, ban)
     assert _listed(matcher) == [("bob", 1, tests)]
 
 

@@ -14,8 +14,8 @@ from matcher.index.waiting import FeedFreshness
 from matcher.request.match_request import MatchRequest
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import EVERYWHERE, LONG, at, request
 
@@ -142,7 +142,7 @@ def test_what_waits_but_is_held_back_is_not_told_from_memory(world: World, reaso
     else:
         ban = Ban(site="A.B.ch", reason="fire", author="alice", at=world.now, until=None)
         with database.writing(world.engine) as conn:
-            scopes.set_ban(conn, ban)
+            closures.set_ban(conn, ban)
     world.put()
     assert (world.ask().refused, world.tells_nothing) == (reason, False)
     assert (world.ask().refused, world.tells_nothing) == (reason, False)

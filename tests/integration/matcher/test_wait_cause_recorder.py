@@ -24,8 +24,8 @@ from taskqueue.accounting import wait_times as jobs_wait_times
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
 from tests.support.factories import queued_jobs, stored_rows
@@ -155,7 +155,7 @@ def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.asks(60)
     hand.store()
     assert hand.waited(job_id) == {"banned": 60}
@@ -199,7 +199,7 @@ def test_an_answer_that_says_nothing_of_waiting_jobs_is_not_counted(
     hand = Hand(engine, now)
     job_id = hand.put()
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.ask(**stated)
     hand.now += timedelta(seconds=60)
     hand.store()
@@ -210,7 +210,7 @@ def test_a_pilot_of_one_owner_does_not_stand_for_the_jobs_of_others(engine: Engi
     hand = Hand(engine, now)
     ids = {owner: hand.put(owner) for owner in ("alice", "bob")}
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
     hand.ask(Owner="alice")
     hand.now += timedelta(seconds=60)
     hand.store()

@@ -15,8 +15,8 @@ from sqlalchemy import Engine, select
 from cs_config.options import bounds
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts, descriptions
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from tests.plugins.dirac.test_app import (
     CONFIG,
     MANAGER,
@@ -227,7 +227,7 @@ def test_a_banned_site_is_banned_for_site_directors_and_the_portal(ask: Ask, eng
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
     with database.writing(engine) as conn:
         ban = Ban(site="LCG.A.org", reason="power cut", author="op", at=datetime.now(UTC), until=None)
-        scopes.set_ban(conn, ban)
+        closures.set_ban(conn, ban)
     assert read_site() == ["Banned"]
     page = value(ask("ada", "/Monitoring/WebApp", "getSiteSummaryWeb", {}, [], 0, 10))
     [row] = [dict(zip(page["ParameterNames"], each, strict=True)) for each in page["Records"]]

@@ -27,8 +27,8 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from tests.support import databases, wait
 from tests.support.claimers import ClaimingProcess, claiming, run
 from tests.support.factories import queued_jobs
@@ -397,7 +397,7 @@ def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
         await process.ask(_ask())
         process.worker.stop()  # it would read of the ban
         with database.writing(engine) as conn:
-            scopes.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+            closures.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
         return await asyncio.gather(*(process.claimer.claim(_ask(n), _stays) for n in range(requests)))
 
     assert run(work, process) == [None] * requests

@@ -19,9 +19,9 @@ from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.schema.tables import attempts, scope_returns
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
-from taskqueue.sites.scopes import Ban
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
 
@@ -95,13 +95,13 @@ def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine,
 def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -> None:
     _put(engine, now)
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
     for tree, queue in ((queued_jobs.GRID, LONG), (_respell(queued_jobs.GRID), RESPELLED)):
         for count in (1, 9):
             assert _claim(_matcher(engine, now, tree), queue, count).refused == "banned"
     with database.writing(engine) as conn:
-        assert list(scopes.read_bans(conn, ["a.B.ch", "C.D.ch"], now=now)) == ["a.B.ch"]
-        assert scopes.lift_ban(conn, RESPELLED.site)
+        assert list(closures.read_bans(conn, ["a.B.ch", "C.D.ch"], now=now)) == ["a.B.ch"]
+        assert closures.lift_ban(conn, RESPELLED.site)
 
 
 def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
@@ -127,7 +127,7 @@ def test_a_pilot_without_site_is_refused_where_a_limit_may_concern_it(
     assert isinstance(_request(_matcher(engine, now, queued_jobs.GRID), where, 1), ClaimResult)
     refused = _request(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2), where, 1)
     assert isinstance(refused, InvalidResource)
-    assert "A.B.ch counts its jobs or is banned, so state Site" in str(refused)
+    assert "A.B.ch counts its jobs or is closed, so state Site" in str(refused)
     for_others = LIMIT.replace("Defaults", "cms")
     assert isinstance(
         _request(_matcher(engine, now, queued_jobs.GRID + for_others, version=3), where, 1), ClaimResult
@@ -139,7 +139,7 @@ def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, 
     matcher = _matcher(engine, now, queued_jobs.GRID)
     assert isinstance(_request(matcher, {}, 1), ClaimResult)
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
+        closures.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
     matcher.refresh()
     assert isinstance(_request(matcher, {}, 1), InvalidResource)
     assert len(_claim(matcher, count=1).claimed) == 1

@@ -29,8 +29,8 @@ from taskqueue.db import database
 from taskqueue.jobs import control, jobs
 from taskqueue.leases import expiry
 from taskqueue.schema.tables import attempts, matching_delays, task_queues, waiting_jobs
-from taskqueue.sites import scopes
-from taskqueue.sites.scopes import Ban
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
 from tests.support import concurrency
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT
@@ -128,7 +128,7 @@ def test_a_closed_place_is_no_reason_if_nothing_waits(engine: Engine, now: datet
     assert len(_ask(matcher, 9).claimed) == 1
     if closed == "banned":
         with database.writing(engine) as conn:
-            scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+            closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
     assert _ask(matcher).refused == closed
     with database.writing(engine) as conn:
         for each in ids[1:]:
@@ -412,7 +412,7 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
 
     assert listed() == [*free, test]
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
     assert listed() == [test]
     [other] = _put(engine, now, 1, job_type="test", owner="eve")
     assert listed() == [test, other]
@@ -488,15 +488,15 @@ def test_a_banned_site_gets_tests_only_until_it_is_allowed_or_the_time_has_come(
     tests = _put(engine, now, 1, job_type="Test")
     end = now + timedelta(hours=1)
     with database.writing(engine) as conn:
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
     matcher = _matcher(engine, now, "MaxRescheduling: 3")
     assert _ids(_ask(matcher, 9)) == tests
     look = _ask(matcher, 9)
     assert (look.claimed, look.refused) == ((), "banned")
     assert len(_ask(_matcher(engine, end, "MaxRescheduling: 3")).claimed) == 1
     with database.writing(engine) as conn:
-        assert scopes.lift_ban(conn, "A.B.ch")
-        assert not scopes.lift_ban(conn, "A.B.ch")
+        assert closures.lift_ban(conn, "A.B.ch")
+        assert not closures.lift_ban(conn, "A.B.ch")
         assert jobs.get_job(conn, plain[-1]).status == "Waiting"
     assert _ids(_ask(matcher, 9)) == plain[1:]
 

@@ -42,9 +42,9 @@ from taskqueue.pilots.slots import SlotLimits, SlotRefusal
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.schema.tables import match_requests, site_bans
 from taskqueue.schema.tables import scopes as scopes_table
-from taskqueue.sites import scope_rules, scopes
+from taskqueue.sites import closures, scope_rules
+from taskqueue.sites.closures import Ban
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
-from taskqueue.sites.scopes import Ban
 from tests.support import databases, wait
 from tests.support.claimers import ClaimingProcess, claim_together, claiming, run
 from tests.support.factories import queued_jobs
@@ -208,7 +208,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     job_ids = _put(engine, now, 5)
     with database.writing(engine) as conn:
         task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
-        scopes.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+        closures.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
     asks = [_ask(task_queue, number) for number in range(how_many)]
     allowed = _ask(task_queue, 9, site="C.D.ch")
     with contextlib.closing(AutocommitRunner(engine)) as server:

@@ -8,7 +8,7 @@ from agents import accounting
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.schema.tables import job_flows
-from taskqueue.sites import scopes
+from taskqueue.sites import closures
 from tests.support.servers.chromium import SignedIn, picture
 from tests.support.service import Service
 
@@ -60,9 +60,9 @@ def busy(service: Service) -> Service:
     answer = service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=resource)
     assert answer.json()["matches"]
     service.user(user="bob").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
-    ban = scopes.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
+    ban = closures.Ban(site="LCG.B.org", reason=HOSTILE, author=HOSTILE, at=utc_now(), until=None)
     with database.writing(service.engine) as conn:
-        scopes.set_ban(conn, ban)
+        closures.set_ban(conn, ban)
     _count(service)
     _hour_before(service)
     return service

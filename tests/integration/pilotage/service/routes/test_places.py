@@ -115,7 +115,7 @@ def test_who_may_be_in_a_throttled_ce_has_to_say_so(service: Service, role: str)
     gateway = service.as_role("gateway", vo="cms", site="LCG.B.org")
     client = gateway if role == "gateway" else service.pilot()
     assert problem(client, Site="LCG.B.org") == (
-        "GridCE is not stated; LCG.B.org/ce1 counts its jobs or is banned, so state GridCE"
+        "GridCE is not stated; LCG.B.org/ce1 counts its jobs or is closed, so state GridCE"
     )
     assert given(client, Site="LCG.B.org", GridCE="ce1 ") == 2
     assert given(client, Site="LCG.B.org", GridCE="CE1") == 0
