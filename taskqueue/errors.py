@@ -27,6 +27,13 @@ class PilotNotFound(NotFound):
     noun = "pilot"
 
 
+class DowntimeNotFound(NotFound):
+    """No downtime with this id."""
+
+    code = "downtime_not_found"
+    noun = "downtime"
+
+
 class NodeNotExcluded(NotFound):
     """No such node is excluded."""
 

@@ -76,6 +76,15 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "forget": "site:forget",
         },
     ),
+    "downtime": CommandGroup(
+        "Plan, list, remove and import downtimes of sites and CEs.",
+        {
+            "add": "downtime:add",
+            "list": "downtime:list_downtimes",
+            "remove": "downtime:remove",
+            "import": "downtime:import_feed",
+        },
+    ),
     "config": CommandGroup(
         "Check, show, change, import and export the configuration.",
         {

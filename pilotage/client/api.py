@@ -485,6 +485,26 @@ class ServiceClient:
         """Give a site jobs again."""
         return self._call("POST", f"/sites/{quote(site, safe='')}/allow")
 
+    def downtimes(self, site: str | None = None) -> list[Json]:
+        """The downtimes of a site (None: of all) and its CEs that are not over."""
+        query = "" if site is None else f"?site={quote(site, safe='')}"
+        return self._rows("GET", f"/downtimes{query}", "downtimes")
+
+    def plan_downtime(
+        self, place: str, *, begins: str, ends: str, reason: str, severity: str = "OUTAGE"
+    ) -> Json:
+        """Plan a downtime of a site or `Site/CE`; times as of RFC 3339."""
+        body = {"place": place, "begins": begins, "ends": ends, "reason": reason, "severity": severity}
+        return self._call("POST", "/downtimes", json=body)
+
+    def remove_downtime(self, downtime_id: int) -> list[Json]:
+        """Remove a downtime; those that are left."""
+        return self._rows("POST", f"/downtimes/{downtime_id}/remove", "downtimes")
+
+    def import_downtimes(self, source: str, stated: Sequence[Json]) -> Json:
+        """Replace the downtimes of a feed by what it states now."""
+        return self._call("POST", "/downtimes/import", json={"source": source, "downtimes": list(stated)})
+
     def excluded_nodes(self, site: str) -> list[Json]:
         """The nodes of a site that take no jobs for a while."""
         return self._rows("GET", f"/sites/{quote(site, safe='')}/nodes", "nodes")

@@ -23,6 +23,7 @@ _PARAMETERS: Final = {
     "pool_id": "Id of the SubmitPool: 64 hexadecimal digits.",
     "stamp": "Stamp of the pilot: the name of its batch job.",
     "ce": "Name of a CE of the site.",
+    "downtime_id": "Number of the downtime.",
     "queue": "Name of a batch queue of the CE.",
     "limit": "Entries of one page.",
     "last-event-id": "Id of the last event that arrived; browsers send it when they connect again.",
@@ -36,7 +37,7 @@ TAGS: Final = {
     "pools": "SubmitPools: Requirements of jobs with the queues eligible for them.",
     "resources": "Sites, CEs and batch queues with their parameters.",
     "configuration": "The configuration: read, preview, change, restore.",
-    "sites": "State of sites: advertisements, bans, limits, excluded nodes.",
+    "sites": "State of sites: advertisements, bans, downtimes, limits, excluded nodes.",
     "accounting": "Used resources.",
     "matcher": "For directors and pilots: pools of queues, jobs, demand.",
     "leases": "For pilots: reports about the job that they run.",
@@ -52,6 +53,7 @@ _NOT_FOUND: Final = {
     "pool_id": "pool_not_found",
     "stamp": "pilot_not_found",
     "site": "site_not_found",
+    "downtime_id": "downtime_not_found",
     "queue": "queue_not_found",
 }
 _CODES: Final = (
@@ -110,6 +112,12 @@ EXAMPLES: Final[dict[str, Any]] = {
     "config_preview": _EDIT,
     "config_rollback": {"version": 41, "message": "jobs went astray"},
     "sites_ban": {"reason": "cooling failed"},
+    "downtimes_plan": {
+        "place": "LCG.CERN.ch/ce01.cern.ch",
+        "begins": "2030-05-06T07:00:00Z",
+        "ends": "2030-05-06T15:00:00Z",
+        "reason": "new cooling",
+    },
     "sites_advertise": {"CurrentJobs": 120, "CurrentSubmittingJobs": 3},
 }
 

@@ -202,7 +202,7 @@ def remove_downtimes(conn: Connection, ids: Collection[int]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FeedChange:
+class DowntimeChanges:
     """What a reading of a feed changed."""
 
     added: int
@@ -212,7 +212,7 @@ class FeedChange:
 
 def replace_feed(
     conn: Connection, source: str, stated: Iterable[Downtime], sites: Collection[str]
-) -> FeedChange:
+) -> DowntimeChanges:
     """Store what a feed states now of some sites, of which what it states no more is deleted.
 
     Those that are unchanged keep their id.
@@ -225,7 +225,7 @@ def replace_feed(
     remove_downtimes(conn, [each.downtime_id for key, each in known.items() if key not in same])
     add_downtimes(conn, [each for key, each in wanted.items() if key not in same])
     changed = wanted.keys() & known.keys() - same
-    return FeedChange(
+    return DowntimeChanges(
         added=len(wanted.keys() - known.keys()),
         changed=len(changed),
         removed=len(known.keys() - wanted.keys()),

@@ -20,6 +20,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
+from pilotage.cli.commands import downtime
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
@@ -302,7 +303,7 @@ _PROCESSES: Mapping[str, Column] = {
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban of a site, its throttles with their last advertisement, and its handled job types."""
+    """Show the ban, downtimes and throttles of a site, their last advertisement, and handled job types."""
     service.show(lambda client: client.site(site), _details)
 
 
@@ -474,12 +475,14 @@ _SCOPES: Mapping[str, Column] = {
 
 def _details(site: Entry) -> RenderableType:
     hidden = {"scope", "reservations", "advertisement", "gauges", "as_of"}  # `--json` shows all
-    shown = [
+    shown: list[RenderableType] = [
         output.facts({name: value for name, value in each.items() if name not in hidden}, title=each["scope"])
         for each in site["throttles"]
     ]
     if site["ban"]:
         shown.insert(0, output.facts(site["ban"], title=f"{site['site']} is banned"))
+    if ahead := site.get("downtimes"):
+        shown.append(downtime.table(ahead))
     if handled := site.get("job_types"):
         shown.append(
             output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled))

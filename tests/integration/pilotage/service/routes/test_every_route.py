@@ -217,6 +217,11 @@ def _administer_site(walk: Walk, admin: httpx.Client) -> None:
     walk.go(admin, "GET", f"/sites/{SITE}")
     walk.go(admin, "POST", f"/sites/{SITE}/ban", json={"reason": "repairs"})
     walk.go(admin, "POST", f"/sites/{SITE}/allow")
+    times = {"begins": "2090-01-01T00:00:00Z", "ends": "2090-01-02T00:00:00Z"}
+    planned = walk.go(admin, "POST", "/downtimes", json={"place": SITE, "reason": "repairs", **times}).json()
+    walk.go(admin, "GET", "/downtimes")
+    walk.go(admin, "POST", f"/downtimes/{planned['downtime_id']}/remove")
+    walk.go(admin, "POST", "/downtimes/import", json={"source": "gocdb", "downtimes": []})
     for scope in ("", f"/ces/{CE}", f"/ces/{CE}/queues/{NAME}"):
         watermark = walk.go(admin, "POST", f"/sites/{SITE}/watermark").json()["watermark"]
         state = {**STATE, "as_of": watermark}

@@ -1,0 +1,126 @@
+"""`pilotage downtime`: planned downtimes of sites and CEs, by hand and from feeds."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.request import urlopen
+
+from rich.console import RenderableType
+
+from cs_config.formats import downtimes
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import CommandRefused, WrongUsage
+from pilotage.cli.output import Column, Entry
+
+#: Bytes of a feed, and seconds for which a server may be silent.
+_MOST: Final = 32 << 20
+_TIMEOUT: Final = 60.0
+
+
+def add(
+    place: Annotated[str, options.argument("SITE[/CE]", "Site or CE that is down.")],
+    *,
+    begins: Annotated[datetime, options.option("T", "Begin, local time.", "--from")],
+    ends: Annotated[datetime, options.option("T", "End, local time.", "--until")],
+    reason: Annotated[str, options.option("R", "Reason, shown to users.")],
+    severity: Annotated[
+        str, options.option("S", "OUTAGE closes the place, WARNING is only shown.")
+    ] = downtimes.OUTAGE,
+    service: ServiceOptions,
+) -> None:
+    """Plan a downtime: jobs that would not end before it begins are not sent, during it only tests are."""
+    first, last = (each.astimezone().isoformat() for each in (begins, ends))
+    service.show(
+        lambda client: client.plan_downtime(
+            place, begins=first, ends=last, reason=reason, severity=severity.upper()
+        ),
+        lambda found: f"{place}: downtime {found['downtime_id']} is planned",
+    )
+
+
+def list_downtimes(
+    site: Annotated[str | None, options.argument("SITE", "Only this site.")] = None,
+    *,
+    service: ServiceOptions,
+) -> None:
+    """List the downtimes that are not over, the earliest first."""
+    service.show(
+        lambda client: {"downtimes": client.downtimes(site)}, lambda found: table(found["downtimes"])
+    )
+
+
+def remove(
+    downtime: Annotated[int, options.argument("ID", "Downtime, as `downtime list` numbers it.")],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """Remove a downtime: its place is open at once. One of a feed comes back with the next import."""
+    service.show(
+        lambda client: {"downtimes": client.remove_downtime(downtime)},
+        lambda _: f"downtime {downtime}: removed",
+    )
+
+
+def import_feed(
+    feed: Annotated[str, options.argument("FILE|URL", "XML of GOCDB, XML or YAML of OSG; - is stdin.")],
+    *,
+    source: Annotated[
+        str | None,
+        options.option("NAME", "Name of the feed, whose downtimes are replaced (default: gocdb or osg)."),
+    ] = None,
+    service: ServiceOptions,
+) -> None:
+    """Take over the downtimes of CEs that GOCDB or OSG's topology states now, for your sites.
+
+    What the feed changed is changed, what it states no more is removed: run it every few minutes.
+    """
+    read = downtimes.read_feed(_fetch(feed), feed)
+    stated = [
+        {**asdict(each), "begins": each.begins.isoformat(), "ends": each.ends.isoformat()}
+        for each in read.entries
+        if each.host and each.source_id
+    ]
+    with service.connect() as client:
+        answer = client.import_downtimes(source or read.source, stated)
+    answer["notes"] = [*read.notes, *answer["notes"]]
+    for note in answer["notes"]:
+        output.warn(note)
+    counts = ("added", "changed", "removed", "unchanged")
+    service.emit(answer, lambda: ", ".join(f"{answer[name]} {name}" for name in counts))
+
+
+def _fetch(feed: str) -> str:
+    """The text of a feed, bounded."""
+    if feed == "-":
+        return sys.stdin.read(_MOST)
+    if not feed.startswith(("https://", "http://")):
+        return Path(feed).read_text(encoding="utf-8")
+    try:
+        with urlopen(feed, timeout=_TIMEOUT) as answer:  # noqa: S310  (of these two schemes)
+            content: bytes = answer.read(_MOST + 1)
+    except (OSError, ValueError) as error:
+        raise CommandRefused(f"{feed}: {error}") from error
+    if len(content) > _MOST:
+        raise WrongUsage(f"{feed}: more than {_MOST >> 20} MB")
+    return content.decode(errors="replace")
+
+
+def table(found: list[Entry]) -> RenderableType:
+    """A table of downtimes."""
+    return output.list_table(_COLUMNS, found) if found else "no downtime"
+
+
+_COLUMNS: Mapping[str, Column] = {
+    "#Id": "downtime_id",
+    "Site/CE": "place",
+    "From": lambda each: output.local_time(each["begins"]),
+    "Until": lambda each: output.local_time(each["ends"]),
+    "Severity": "severity",
+    "Closed now": "is_closing",
+    "Of": lambda each: each["source"] or each["author"],
+    "Why": lambda each: " ".join(each["reason"].split())[:200],
+}

@@ -1,0 +1,171 @@
+"""Downtimes of sites and CEs: plan, list and remove them; take over those that a feed states."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
+from typing import Annotated, Final
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from cs_config.options import bounds
+from cs_config.tree.configuration import Configuration
+from pilotage.service.auth import audit, visibility
+from pilotage.service.auth.callers import Caller
+from pilotage.service.models import StrictInput
+from pilotage.service.queries.sites import DowntimeAnswer
+from pilotage.service.services import Services
+from requirements.errors import InvalidRequest, Problem
+from requirements.values import fold
+from taskqueue.db import database
+from taskqueue.errors import DowntimeNotFound
+from taskqueue.sites import closures, scopes
+from taskqueue.sites.closures import Downtime, Severity
+
+#: Downtimes of one feed.
+_MOST: Final = 20_000
+#: Notes of one import.
+_NOTES: Final = 100
+#: Service types of CEs in GOCDB and in OSG's topology, folded.
+_CE_TYPES: Final = frozenset(
+    {
+        *("ce", "cream-ce", "arc-ce", "org.nordugrid.arex", "org.opensciencegrid.htcondorce", "htcondor-ce"),
+        *("org.nordugrid.arc-ce", "lcg-ce", "osg-ce", "globus-gram5", "unicore6.targetsystemfactory"),
+    }
+)
+
+
+class NewDowntime(StrictInput):
+    """A downtime to plan."""
+
+    place: str = Field(min_length=1, max_length=255, description="`Site` or `Site/CE`.")
+    begins: AwareDatetime
+    ends: AwareDatetime
+    severity: Severity = Field(default=Severity.OUTAGE, description="WARNING is only shown.")
+    reason: str = Field(min_length=1, max_length=1000, description="Shown to users.")
+
+
+class StatedDowntime(StrictInput):
+    """A downtime as a feed states it."""
+
+    source_id: str = Field(min_length=1, max_length=200, description="Its id in the feed.")
+    host: str = Field(min_length=1, max_length=255, description="The host, by which its CE is found.")
+    service: str = Field(default="", max_length=200, description="Type of the service there.")
+    begins: AwareDatetime
+    ends: AwareDatetime
+    severity: Severity
+    reason: str = Field(max_length=2000)
+
+
+class Feed(StrictInput):
+    """All downtimes that a feed states now."""
+
+    source: Annotated[str, Field(min_length=1, max_length=100, description="Name of the feed.")]
+    downtimes: list[StatedDowntime] = Field(max_length=_MOST)
+
+
+class FeedTaken(BaseModel):
+    """What an import changed."""
+
+    added: int
+    changed: int
+    removed: int
+    unchanged: int
+    notes: list[str] = Field(description="What could not be taken over.")
+
+
+def list_downtimes(parts: Services, site: str | None) -> list[DowntimeAnswer]:
+    """The downtimes of a site (None: of all) that are not over, the earliest first."""
+    config, now = parts.live.current, parts.clock()
+    if site is not None:
+        visibility.require_known(config, site)
+    with database.reading(parts.engine) as conn:
+        found = closures.list_downtimes(conn, config.sites if site is None else [site], now=now)
+    return [DowntimeAnswer.from_stored(each, now) for each in found]
+
+
+def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
+    """Plan a downtime of a site or a CE; only for those who look after the site."""
+    config, now = parts.live.current, parts.clock()
+    visibility.require_site(caller, config, scopes.parse_site(new.place))
+    if new.place.count("/") > 1 or new.place not in visibility.list_scopes(config):
+        visibility.refuse_unknown(config, new.place)
+    if problem := _find_problem(new.begins, new.ends, now):
+        raise InvalidRequest([problem])
+    downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
+    with database.writing(parts.engine) as conn:
+        closures.add_downtimes(conn, [downtime])
+        stored = closures.list_downtimes(conn, [scopes.parse_site(new.place)], now=now)
+    audit.done(caller, "plan downtime", site=new.place, reason=new.reason, until=new.ends.isoformat())
+    return DowntimeAnswer.from_stored(max(stored, key=lambda each: each.downtime_id), now)
+
+
+def remove(parts: Services, caller: Caller, downtime_id: int) -> None:
+    """Remove a downtime, which opens its place at once; errors as for `plan`, and `DowntimeNotFound`."""
+    with database.writing(parts.engine) as conn:
+        downtime = closures.find_downtime(conn, downtime_id)
+        if downtime is None:
+            raise DowntimeNotFound(str(downtime_id))
+        visibility.require_site(caller, parts.live.current, scopes.parse_site(downtime.place))
+        closures.remove_downtimes(conn, [downtime_id])
+    audit.done(caller, "remove downtime", site=downtime.place)
+
+
+def take_feed(parts: Services, caller: Caller, feed: Feed) -> FeedTaken:
+    """Take over what a feed states now of the caller's sites; what it states no more is deleted."""
+    config, now = parts.live.current, parts.clock()
+    sites = config.sites if caller.is_operator else caller.every_site & config.sites
+    known = _find_ces(config)
+    notes: dict[str, None] = {}
+    taken: list[Downtime] = []
+    for each in feed.downtimes:
+        if fold(each.service) not in _CE_TYPES or each.ends <= now:
+            continue
+        places = known.get(fold(each.host), ())
+        if not places:
+            notes[f"{each.host}: the configuration has no such CE"] = None
+        elif problem := _find_problem(each.begins, each.ends, None):
+            notes[f"{each.source_id}: {problem.path} {problem.message}"] = None
+        else:
+            taken += _read_stated(
+                feed.source, each, [p for p in places if scopes.parse_site(p) in sites], caller, now
+            )
+    with database.writing(parts.engine) as conn:
+        change = closures.replace_feed(conn, feed.source, taken, sites)
+    audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
+    same = len({each.key for each in taken}) - change.added - change.changed
+    return FeedTaken(
+        added=change.added,
+        changed=change.changed,
+        removed=change.removed,
+        unchanged=same,
+        notes=list(notes)[:_NOTES],
+    )
+
+
+def _read_stated(
+    source: str, stated: StatedDowntime, places: Collection[str], caller: Caller, now: datetime
+) -> Iterator[Downtime]:
+    """A stated downtime at each place of its host."""
+    values = stated.model_dump(exclude={"host", "service"})
+    for place in places:
+        yield Downtime(**values, place=place, source=source, author=caller.subject, at=now)
+
+
+def _find_problem(begins: datetime, ends: datetime, now: datetime | None) -> Problem | None:
+    if ends <= begins:
+        return Problem(path="ends", message=f"{ends} is not after the begin, {begins}")
+    if now is not None and ends <= now:
+        return Problem(path="ends", message=f"{ends} is over, it is {now.replace(microsecond=0)}")
+    if ends.timestamp() > bounds.MOMENT:
+        return Problem(path="ends", message=f"{ends} is too late")
+    return None
+
+
+def _find_ces(config: Configuration) -> dict[str, Sequence[str]]:
+    """The CEs of the tree, as `Site/CE`, by folded name, and by its part before a port."""
+    found = defaultdict[str, dict[str, None]](dict)
+    for address in config.addresses:
+        name = fold(address.ce)
+        for each in (name, name.partition(":")[0]):
+            found[each][f"{address.site}/{address.ce}"] = None
+    return {name: tuple(places) for name, places in found.items()}

@@ -1,0 +1,103 @@
+"""Downtimes over HTTP: who plans them, what they close, and what a feed replaces."""
+
+from datetime import timedelta
+from typing import Any
+
+import httpx
+
+from pilotage.service.services import utc_now
+from tests.integration.pilotage.service.pages.test_access import session
+from tests.support.service import Service
+
+SITE = "LCG.A.org"
+CE = f"{SITE}/ce1"
+QUEUE = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6}
+
+
+def _plan(client: httpx.Client, place: str = SITE, *, begins: float, ends: float, **more: object) -> Any:
+    """Plan a downtime; times are hours from now."""
+    times = {
+        name: (utc_now() + timedelta(hours=hours)).isoformat()
+        for name, hours in (("begins", begins), ("ends", ends))
+    }
+    return client.post("/api/v1/downtimes", json={"place": place, "reason": "cooling", **times, **more})
+
+
+def _stated(source_id: str, host: str = "ce1", **more: object) -> dict[str, object]:
+    now = utc_now()
+    times = {"begins": now.isoformat(), "ends": (now + timedelta(hours=2)).isoformat()}
+    entry = {"source_id": source_id, "host": host, "service": "ARC-CE", "severity": "OUTAGE"}
+    return {**entry, "reason": "disks", **times, **more}
+
+
+def _import(client: httpx.Client, *stated: dict[str, object], source: str = "gocdb") -> Any:
+    answer = client.post("/api/v1/downtimes/import", json={"source": source, "downtimes": list(stated)})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def _list(client: httpx.Client) -> list[Any]:
+    found: list[Any] = client.get("/api/v1/downtimes").json()["downtimes"]
+    return found
+
+
+def test_a_site_admin_closes_a_ce_of_the_site_and_opens_it_again(service: Service) -> None:
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+    admin, pilot = service.as_role("site_admin", vo="cms", site=SITE), service.pilot()
+    planned = _plan(admin, CE, begins=-1, ends=1).json()
+    assert (planned["place"], planned["is_closing"]) == (CE, True)
+    assert admin.get(f"/api/v1/sites/{SITE}").json()["downtimes"] == [planned]
+    answer = pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json()
+    assert (answer["matches"], answer["reason"]) == ([], "banned")
+    explained = service.user().get("/api/v1/jobs/1/explain").json()["now"]
+    assert any(each.startswith(f"{CE} is closed by a downtime until ") for each in explained), explained
+    left = admin.post(f"/api/v1/downtimes/{planned['downtime_id']}/remove").json()["downtimes"]
+    assert left == []
+    assert pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+
+
+def test_what_cannot_be_planned_is_refused(service: Service) -> None:
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    assert _plan(admin, begins=2, ends=1).status_code == 400
+    assert _plan(admin, begins=-2, ends=-1).status_code == 400
+    assert _plan(admin, f"{SITE}/nosuch", begins=1, ends=2).status_code == 404
+    assert _plan(admin, f"{CE}/long", begins=1, ends=2).status_code == 404
+    assert _plan(admin, "LCG.B.org", begins=1, ends=2).status_code == 403
+    assert admin.post("/api/v1/downtimes/7/remove").json()["error"]["code"] == "downtime_not_found"
+    planned = _plan(service.operator(), "LCG.B.org", begins=1, ends=2).json()
+    assert admin.post(f"/api/v1/downtimes/{planned['downtime_id']}/remove").status_code == 403
+
+
+def test_a_feed_replaces_what_it_stated_before_and_nothing_else(service: Service) -> None:
+    operator = service.operator()
+    by_hand = _plan(operator, begins=1, ends=2).json()
+    one, other = _stated("1G0"), _stated("2G0")
+    taken = _import(operator, one, other, _stated("3G0", "nosuch"), _stated("4G0", service="SRM"))
+    assert (taken["added"], taken["notes"]) == (2, ["nosuch: the configuration has no such CE"])
+    ids = {each["source_id"]: each["downtime_id"] for each in _list(operator)}
+    assert _import(operator, one, other)["unchanged"] == 2
+    assert {each["source_id"]: each["downtime_id"] for each in _list(operator)} == ids
+    taken = _import(operator, {**one, "reason": "longer"})
+    assert (taken["added"], taken["changed"], taken["removed"]) == (0, 1, 1)
+    assert sorted((each["source"], each["reason"]) for each in _list(operator)) == [
+        ("", by_hand["reason"]),
+        ("gocdb", "longer"),
+    ]
+
+
+def test_a_site_admin_imports_for_the_own_sites_alone(service: Service) -> None:
+    operator = service.operator()
+    _import(operator, _stated("1G0"))
+    stranger = service.as_role("site_admin", vo="cms", site="LCG.B.org")
+    assert _import(stranger)["removed"] == 0
+    assert len(_list(operator)) == 1
+    assert _import(service.as_role("site_admin", vo="cms", site=SITE))["removed"] == 1
+
+
+def test_pages_show_downtimes(service: Service) -> None:
+    _plan(service.operator(), CE, begins=-1, ends=1, reason="<b>cooling</b>").raise_for_status()
+    with session(service, "operator", user="root") as browser:
+        text = browser.get(f"/sites/{SITE}").text
+        assert f"Downtime of {CE}" in text
+        assert "&lt;b&gt;cooling" in text
+        assert SITE in browser.get("/sites?state=down").text

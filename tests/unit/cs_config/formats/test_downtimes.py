@@ -1,0 +1,101 @@
+"""Feeds of downtimes: GOCDB's XML, and XML and YAML of OSG's topology."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from cs_config.errors import ConfigError
+from cs_config.formats import downtimes
+from cs_config.formats.downtimes import FeedEntry
+
+GOCDB = """<?xml version="1.0" encoding="UTF-8"?>
+<results>
+<DOWNTIME ID="32893" PRIMARY_KEY="119G0" CLASSIFICATION="SCHEDULED">
+  <PRIMARY_KEY>119G0</PRIMARY_KEY>
+  <HOSTNAME>ce1.example.org</HOSTNAME>
+  <SERVICE_TYPE>org.opensciencegrid.htcondorce</SERVICE_TYPE>
+  <HOSTED_BY>EXAMPLE-SITE</HOSTED_BY>
+  <AFFECTED_ENDPOINTS/>
+  <SEVERITY>OUTAGE</SEVERITY>
+  <DESCRIPTION>New cooling</DESCRIPTION>
+  <START_DATE>1893456000</START_DATE>
+  <END_DATE>1893484800</END_DATE>
+</DOWNTIME>
+</results>"""
+NESTED = """<results><DOWNTIME ID="7" PRIMARY_KEY="7G0">
+  <SEVERITY>WARNING</SEVERITY><DESCRIPTION>At risk</DESCRIPTION>
+  <START_DATE>1893456000</START_DATE><END_DATE>1893484800</END_DATE>
+  <SERVICES>
+    <SERVICE><HOSTNAME>ce1.example.org</HOSTNAME><SERVICE_TYPE>ARC-CE</SERVICE_TYPE></SERVICE>
+    <SERVICE><HOSTNAME>se.example.org</HOSTNAME><SERVICE_TYPE>SRM</SERVICE_TYPE></SERVICE>
+  </SERVICES>
+</DOWNTIME></results>"""
+OSG_XML = """<Downtimes>
+  <CurrentDowntimes/>
+  <FutureDowntimes>
+    <Downtime>
+      <ID>1005710</ID><ResourceName>Example_CE</ResourceName><ResourceFQDN>ce1.example.org</ResourceFQDN>
+      <StartTime>Jan 01, 2030 13:00 PM UTC</StartTime><EndTime>Jan 02, 2030 01:30 AM UTC</EndTime>
+      <Severity>Outage</Severity><Description>Power</Description>
+      <Services><Service><ID>1</ID><Name>CE</Name></Service></Services>
+    </Downtime>
+  </FutureDowntimes>
+</Downtimes>"""
+OSG_YAML = """
+- Class: SCHEDULED
+  ID: 1005711
+  Description: Racks move
+  Severity: Intermittent Outage
+  StartTime: Jan 01, 2030 13:00 +0100
+  EndTime: Jan 02, 2030 01:30 +0000
+  ResourceName: Example_CE
+  Services:
+  - CE
+- ID: 1005712
+  Severity: Outage
+"""
+
+
+def test_gocdb_states_times_as_seconds() -> None:
+    feed = downtimes.read_feed(GOCDB, "feed.xml")
+    assert feed.source == "gocdb"
+    assert feed.entries == (
+        FeedEntry(
+            source_id="119G0",
+            host="ce1.example.org",
+            service="org.opensciencegrid.htcondorce",
+            begins=datetime(2030, 1, 1, 0, 0, tzinfo=UTC),
+            ends=datetime(2030, 1, 1, 8, 0, tzinfo=UTC),
+            severity="OUTAGE",
+            reason="New cooling",
+        ),
+    )
+
+
+def test_gocdb_may_nest_the_services_of_a_downtime() -> None:
+    entries = downtimes.read_feed(NESTED, "feed.xml").entries
+    assert [(each.source_id, each.host, each.service, each.severity) for each in entries] == [
+        ("7G0", "ce1.example.org", "ARC-CE", "WARNING"),
+        ("7G0", "se.example.org", "SRM", "WARNING"),
+    ]
+
+
+def test_the_hours_of_osg_count_to_24_beside_am_and_pm() -> None:
+    [entry] = downtimes.read_feed(OSG_XML, "feed.xml").entries
+    assert (entry.host, entry.service, entry.severity) == ("ce1.example.org", "CE", "OUTAGE")
+    assert entry.begins == datetime(2030, 1, 1, 13, 0, tzinfo=UTC)
+    assert entry.ends == datetime(2030, 1, 2, 1, 30, tzinfo=UTC)
+
+
+def test_yaml_of_osg_names_resources_and_what_cannot_be_read_is_noted() -> None:
+    feed = downtimes.read_feed(OSG_YAML, "downtime.yaml")
+    [entry] = feed.entries
+    assert (feed.source, entry.host, entry.severity) == ("osg", "Example_CE", "WARNING")
+    assert entry.begins == datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
+    assert len(feed.notes) == 1
+
+
+@pytest.mark.parametrize("text", ["", "<html><body>503</body></html>", "<results>", "a: 1", "<!-- -->"])
+def test_what_is_no_feed_is_refused_as_a_whole(text: str) -> None:
+    with pytest.raises(ConfigError):
+        downtimes.read_feed(text, "feed")
