@@ -95,8 +95,8 @@ class ClusterCampaign:
             clients = [stack.enter_context(self._installation.make_client(url, token)) for url in urls]
             yield self._start(partial(ClusterUser(name, clients, ledger, seed).run, self._over))
         for site, number in _PILOTS.items():
-            token = self._installation.make_token("pilot", "--queue", f"{site}/ce/q")
             for each in range(number):
+                token = self._installation.make_token("pilot", "--queue", f"{site}/ce/q")
                 clients = [stack.enter_context(self._installation.make_client(url, token)) for url in urls]
                 pilot = ClusterPilot(site, f"pilot{each}-{site}", clients, ledger, seed)
                 yield self._start(partial(pilot.run, self._over))

@@ -135,12 +135,11 @@ class ClusterPilot(ClusterPlayer):
         self._site = site
 
     def run(self, over: threading.Event) -> None:
-        """Run jobs until there are none any more after it is over."""
-        while not (self._run_one() is False and over.is_set()):
-            pass
+        """Run jobs until it is over and none waits: those of the limited type wait for each other."""
+        while not over.is_set() or self.ledger.waiting > 0:
+            self._run_one()
 
-    def _run_one(self) -> bool:
-        """Whether there was a job."""
+    def _run_one(self) -> None:
         body = {
             "Site": self._site,
             "GridCE": "ce",
@@ -153,16 +152,15 @@ class ClusterPilot(ClusterPlayer):
             self.ledger.flaws.append(
                 f"{self.name}: request refused: {answer.status_code} {answer.text[:200]}"
             )
-            return False
+            return
         matches = answer.json()["matches"]
         if not matches:
             time.sleep(1)
-            return False
+            return
         now = time.monotonic()
         self.ledger.writes.append(now)
         for match in matches:
             self._work(self._note(match, now))
-        return True
 
     def _note(self, match: Mapping[str, Any], now: float) -> HeldJob:
         held = HeldJob(
