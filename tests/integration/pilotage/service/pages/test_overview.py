@@ -130,15 +130,6 @@ def test_a_part_of_the_page_by_its_address_is_the_page(busy: Service, signed_in:
     assert page.get_by_role("heading", level=1).inner_text() == "Overview"
 
 
-@pytest.mark.config("VOs: {cms: {}}\n")
-def test_an_installation_without_a_queue_is_no_calm_one(service: Service, signed_in: SignedIn) -> None:
-    page = signed_in(service, role="operator")
-    page.goto("/")
-    problems = page.get_by_role("region", name="Problems")
-    expect(problems).to_contain_text("pilotage config apply FILE")
-    expect(problems).not_to_contain_text("Nothing")
-
-
 def test_a_page_that_hangs_says_so_after_ten_seconds(service: Service, signed_in: SignedIn) -> None:
     page = signed_in(service, role="operator")
     page.goto("/")
