@@ -13,6 +13,7 @@ def test_an_installation_without_a_queue_has_a_problem() -> None:
         throttled=[],
         stale=[],
         silent=[],
+        down=[],
         configuration=None,
         is_unconfigured=False,
         optimizers=None,
