@@ -1,8 +1,9 @@
 """The jobs that a submission's jobs wait for: names resolved within it, ids checked, cycles refused."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from sqlalchemy import Connection
@@ -10,9 +11,10 @@ from sqlalchemy import Connection
 from cs_config.options import bounds
 from optimizers.description.parametric import JobMember
 from optimizers.submit.checking import CheckedJobs
-from requirements.errors import InvalidJob, Problem, did_you_mean
+from requirements.errors import MOST_HINTS, InvalidJob, Problem, did_you_mean
 from requirements.job_fields import JOB_ID
 from requirements.states import AfterPolicy, JobStatus
+from requirements.values import MAX_INTEGER
 from taskqueue.jobs import dependencies, search
 from taskqueue.jobs.optimizer_queue import DecidedState, StatusUpdate
 from taskqueue.jobs.search import JobSelector
@@ -21,6 +23,8 @@ from taskqueue.jobs.withheld import DEPENDENCIES
 #: Names in the message about a cycle.
 _SHOWN: Final = 20
 _KEYWORD: Final = "After"
+#: Names of a submission that an unknown one is compared with.
+_COMPARED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +101,8 @@ def find_dependents(checked: Sequence[CheckedJobs]) -> Dependents:
         names[job.name].append(place)
     by_name = {name: places for name, places in names.items() if name}
     paths = {place: jobs[place].path for place in stated}
-    if unknown := [
-        Problem(path=f"{paths[place]}{_KEYWORD}", message=_describe_unknown(word, by_name))
-        for place, after in stated.items()
-        for word in after
-        if word not in by_name and not word.isdecimal()
-    ]:
+    _require_few(stated, by_name)
+    if unknown := list(_list_unknown(stated, by_name, paths)):
         raise InvalidJob(unknown)
     _require_order(stated, by_name)
     return Dependents(
@@ -139,21 +139,38 @@ def _read_job(checked: CheckedJobs, member: JobMember) -> _Job:
     )
 
 
-def _describe_unknown(word: str, known: Collection[str]) -> str:
-    meant = did_you_mean(word, known)
-    hint = f", did you mean {meant}?" if meant else ""
-    return f"{word!r} is neither the id of a job nor the JobName of one in this submission{hint}"
+def _is_id(word: str) -> bool:
+    return word.isdecimal() and len(word) <= len(str(MAX_INTEGER)) and int(word) <= MAX_INTEGER
 
 
-def _require_order(stated: Mapping[int, tuple[str, ...]], by_name: Mapping[str, Sequence[int]]) -> None:
-    """Refuse too many pairs of jobs, and names that wait for each other."""
-    number = sum(len(by_name.get(word, "1")) for after in stated.values() for word in after)
+def _list_unknown(
+    stated: Mapping[int, Sequence[str]], known: Collection[str], paths: Mapping[int, str]
+) -> Iterator[Problem]:
+    words = ((place, word) for place, after in stated.items() for word in after)
+    unknown = ((place, word) for place, word in words if word not in known and not _is_id(word))
+    for number, (place, word) in enumerate(unknown):
+        meant = did_you_mean(word, islice(known, _COMPARED)) if number < MOST_HINTS else None
+        hint = f", did you mean {meant}?" if meant else ""
+        message = f"{word!r} is neither the id of a job nor the JobName of one in this submission{hint}"
+        yield Problem(path=f"{paths[place]}{_KEYWORD}", message=message)
+
+
+def _require_few(stated: Mapping[int, tuple[str, ...]], by_name: Mapping[str, Sequence[int]]) -> None:
+    """Refuse too many pairs of jobs; jobs that share a description are counted together."""
+    number = sum(
+        times * sum(len(by_name.get(word, "1")) for word in after)
+        for after, times in Counter(stated.values()).items()
+    )
     if number > bounds.DEPENDENCIES:
         message = (
             f"{number:,} pairs of a job and one before it, allowed are {bounds.DEPENDENCIES:,}: "
             "put a job between that waits for all, and let the others wait for it"
         )
         raise InvalidJob([Problem(path=_KEYWORD, message=message)])
+
+
+def _require_order(stated: Mapping[int, tuple[str, ...]], by_name: Mapping[str, Sequence[int]]) -> None:
+    """Refuse names that wait for each other."""
     after = {
         name: {word for place in places for word in stated.get(place, ()) if word in by_name}
         for name, places in by_name.items()

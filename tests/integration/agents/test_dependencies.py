@@ -10,7 +10,8 @@ from sqlalchemy import Engine, event
 
 from agents import dependencies, retention
 from optimizers.chain import batch
-from requirements.errors import InvalidJob
+from optimizers.submit import dependencies as submitted
+from requirements.errors import MOST_HINTS, InvalidJob
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, transitions
@@ -246,6 +247,9 @@ def test_parents_are_deleted_after_their_end_has_counted(engine: Engine, now: da
         ([named("a", "a")], "a after a"),
         ([named("make"), named("fit", "maek")], r"jobs\[1\]/After: 'maek' is neither .*did you mean make"),
         ([named("a", 4711)], "ann has no job 4711 in lhcb"),
+        ([named("a", "9" * 20)], "neither the id of a job"),
+        ([named("a", "9" * 5000)], "neither the id of a job"),
+        ([named("a", *(f"x{each}" for each in range(20)), Parameters=9000)], "180,000 pairs"),
         ([named("a", Parameters=400), named("b", "a", Parameters=400)], "160,000 pairs"),
         ([named("a"), named("b", "a", AfterPolicy="dnoe")], "allowed are done, ended, any"),
     ],
@@ -255,6 +259,17 @@ def test_what_can_never_be_fulfilled_is_refused_and_nothing_is_stored(
 ) -> None:
     with pytest.raises(InvalidJob, match=message):
         submit(engine, CONFIG, now, *jobs)
+
+
+def test_few_unknown_names_are_compared_with_those_of_a_submission(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[int] = []
+    monkeypatch.setattr(submitted, "did_you_mean", lambda _, known: compared.append(len(list(known))))
+    unknown = [f"x{each}" for each in range(30)]
+    with pytest.raises(InvalidJob, match="neither the id of a job"):
+        submit(engine, CONFIG, now, named("a%n", Parameters=2_000), named("b", *unknown))
+    assert compared == [1_000] * MOST_HINTS
 
 
 def test_nobody_waits_for_the_jobs_of_another_owner(engine: Engine, now: datetime) -> None:
