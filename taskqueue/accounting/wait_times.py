@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Select, bindparam, delete, or_, select, union
 
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import sql
-from taskqueue.jobs import log, withheld
+from taskqueue.jobs import edits, log, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
@@ -46,14 +46,20 @@ def sum_by_cause(
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
+    cause: str | None = None
     for entry, end in zip(log, ends, strict=True):
-        cause = _get_cause(entry)
+        cause = cause if _is_edit_in_place(entry) else _get_cause(entry)
         if cause == PILOT_CAUSE:
             for hindered_by, seconds in wait_causes.split_wait(entry.at, end, causes).items():
                 spent[hindered_by] += seconds
         elif cause is not None:
             spent[cause] += max(0.0, (end - entry.at).total_seconds())
     return {cause: round(seconds, 3) for cause, seconds in sorted(spent.items(), key=lambda each: -each[1])}
+
+
+def _is_edit_in_place(entry: LogEntry) -> bool:
+    """Whether a job was edited that goes on waiting for the same: one that is kept from pilots."""
+    return entry.from_status is entry.to_status is JobStatus.CHECKING and entry.minor_status == edits.EDITED
 
 
 def _get_cause(entry: LogEntry) -> str | None:

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -39,6 +40,22 @@ def test_a_job_that_still_waits_has_waited_until_now():
     log = [entry(0, JobStatus.RECEIVED), entry(1, JobStatus.CHECKING, "InputData")]
     spent = sum_by_cause(log, now=START + timedelta(seconds=31))
     assert spent == {"held by an optimizer": 30, "optimizers": 1}
+
+
+def test_a_held_job_that_is_edited_goes_on_waiting_for_its_release():
+    edited = replace(entry(20, JobStatus.CHECKING, "Edited"), from_status=JobStatus.CHECKING)
+    log = [
+        entry(0, JobStatus.RECEIVED),
+        entry(1, JobStatus.CHECKING, "Held"),
+        edited,
+        replace(edited, at=START + timedelta(seconds=30)),
+    ]
+    spent = sum_by_cause(log, now=START + timedelta(seconds=101))
+    assert spent == {"hold by its user": 100, "optimizers": 1}
+    assert sum_by_cause([log[0], entry(1, JobStatus.CHECKING, "InputData"), edited], now=edited.at) == {
+        "held by an optimizer": 19,
+        "optimizers": 1,
+    }
 
 
 def test_a_job_without_a_log_has_not_waited():
