@@ -15,6 +15,8 @@ import yaml
 
 from cs_config.errors import one_problem
 
+#: Collections of YAML inside one another; a feed has three.
+_DEEPEST: Final = 10
 OUTAGE: Final = "OUTAGE"
 WARNING: Final = "WARNING"
 #: Severities of OSG's topology with which nothing, or nearly nothing, works.
@@ -68,7 +70,7 @@ def _collect(source: str, found: Any) -> DowntimeFeed:
     for element, read in found:
         try:
             entries += read(element)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, OSError) as error:  # OSError: of times
             notes.append(f"an entry cannot be read: {error}")
     return DowntimeFeed(source=source, entries=tuple(entries), notes=tuple(notes))
 
@@ -98,12 +100,24 @@ def _read_osg_xml(element: Xml.Element) -> Iterator[FeedEntry]:
 
 def _list_yaml(text: str, file: str) -> Iterator[Any]:
     try:
-        stated = yaml.safe_load(text)
+        _check_yaml(text)
+        stated = yaml.load(text, Loader=yaml.CBaseLoader)  # noqa: S506  (all values are texts)
     except yaml.YAMLError as error:
         raise one_problem(file, f"neither XML nor YAML: {error}") from error
     if not isinstance(stated, list):
         raise one_problem(file, "no list of downtimes")
     return ((each, _read_osg_yaml) for each in stated)
+
+
+def _check_yaml(text: str) -> None:
+    """Refuse aliases, by which a short text states a long one, and depths that no feed has."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CBaseLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError(f"an alias, which no feed has, {event.start_mark}")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise yaml.YAMLError(f"more than {_DEEPEST} levels {event.start_mark}")
 
 
 def _read_osg_yaml(stated: Mapping[str, Any]) -> Iterator[FeedEntry]:

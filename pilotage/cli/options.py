@@ -149,6 +149,14 @@ def convert_moment(word: str | None) -> str | None:
     return word
 
 
+def to_iso(moment: datetime, option: str) -> str:
+    """A moment in local time as a text with its zone."""
+    try:
+        return moment.astimezone().isoformat()
+    except (ValueError, OverflowError):
+        raise WrongUsage(f"{option}: {moment} is no time that can be converted") from None
+
+
 def filter_option(name: str) -> OptionInfo:
     """The option of a filter of jobs."""
     each = FILTERS[name]

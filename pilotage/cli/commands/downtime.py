@@ -3,7 +3,8 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.request import urlopen
@@ -33,7 +34,7 @@ def add(
     service: ServiceOptions,
 ) -> None:
     """Plan a downtime: jobs that would not end before it begins are not sent, during it only tests are."""
-    first, last = (each.astimezone().isoformat() for each in (begins, ends))
+    first, last = options.to_iso(begins, "--from"), options.to_iso(ends, "--until")
     service.show(
         lambda client: client.plan_downtime(
             place, begins=first, ends=last, reason=reason, severity=severity.upper()
@@ -78,11 +79,11 @@ def import_feed(
 
     What the feed changed is changed, what it states no more is removed: run it every few minutes.
     """
-    read = downtimes.read_feed(_fetch(feed), feed)
+    read, now = downtimes.read_feed(_fetch(feed), feed), datetime.now(UTC)
     stated = [
         {**asdict(each), "begins": each.begins.isoformat(), "ends": each.ends.isoformat()}
         for each in read.entries
-        if each.host and each.source_id
+        if each.host and each.source_id and each.ends > now
     ]
     with service.connect() as client:
         answer = client.import_downtimes(source or read.source, stated)
@@ -96,17 +97,24 @@ def import_feed(
 def _fetch(feed: str) -> str:
     """The text of a feed, bounded."""
     if feed == "-":
-        return sys.stdin.read(_MOST)
-    if not feed.startswith(("https://", "http://")):
-        return Path(feed).read_text(encoding="utf-8")
-    try:
-        with urlopen(feed, timeout=_TIMEOUT) as answer:  # noqa: S310  (of these two schemes)
-            content: bytes = answer.read(_MOST + 1)
-    except (OSError, ValueError) as error:
-        raise CommandRefused(f"{feed}: {error}") from error
+        content = sys.stdin.buffer.read(_MOST + 1)
+    elif feed.startswith(("https://", "http://")):
+        content = _download(feed)
+    else:
+        with Path(feed).open("rb") as file:
+            content = file.read(_MOST + 1)
     if len(content) > _MOST:
         raise WrongUsage(f"{feed}: more than {_MOST >> 20} MB")
     return content.decode(errors="replace")
+
+
+def _download(url: str) -> bytes:
+    try:
+        with urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310  (of these two schemes)
+            content: bytes = answer.read(_MOST + 1)
+    except (OSError, ValueError, HTTPException) as error:
+        raise CommandRefused(f"{url}: {error}") from error
+    return content
 
 
 def table(found: list[Entry]) -> RenderableType:

@@ -368,7 +368,7 @@ def ban(
     service: ServiceOptions,
 ) -> None:
     """Send no jobs to a site, except those of type Test."""
-    end = None if until is None else until.astimezone().isoformat()
+    end = None if until is None else options.to_iso(until, "--until")
     service.show(lambda client: client.ban(site, reason=reason, until=end), lambda _: f"{site}: banned")
 
 

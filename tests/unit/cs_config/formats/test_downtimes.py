@@ -95,6 +95,24 @@ def test_yaml_of_osg_names_resources_and_what_cannot_be_read_is_noted() -> None:
     assert len(feed.notes) == 1
 
 
+def test_an_entry_with_a_time_beyond_all_calendars_is_noted() -> None:
+    one, other = GOCDB.replace("1893484800", "9" * 17), GOCDB.partition("<results>")[2]
+    feed = downtimes.read_feed(one.replace("</results>", other), "feed.xml")
+    assert (len(feed.entries), len(feed.notes)) == (1, 1)
+
+
+def test_yaml_without_end_is_refused() -> None:
+    texts = (f"- &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 20))
+    for text in ("- &a0 [x]\n" + "".join(texts), "[" * 5_000):
+        with pytest.raises(ConfigError, match=r"line 2|level"):
+            downtimes.read_feed(text, "feed.yaml")
+
+
+def test_values_beside_those_of_a_downtime_are_not_interpreted() -> None:
+    stated = OSG_YAML.replace("- Class: SCHEDULED", "- CreatedTime: 2026-02-30")
+    assert len(downtimes.read_feed(stated, "downtime.yaml").entries) == 1
+
+
 @pytest.mark.parametrize("text", ["", "<html><body>503</body></html>", "<results>", "a: 1", "<!-- -->"])
 def test_what_is_no_feed_is_refused_as_a_whole(text: str) -> None:
     with pytest.raises(ConfigError):
