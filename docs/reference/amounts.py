@@ -11,6 +11,7 @@ from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from pilotage.plugins.dirac import door_guard
 from pilotage.service.auth import rate_limits
+from pilotage.service.queries import downtimes
 from pilotage.service.services import ServiceLimits
 from requirements.classad import work
 
@@ -318,6 +319,13 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"{bounds.INHERITED_VALUES:,}",
             counted_by="cs_config.editing.permissions",
             test=f"{_EDITS}test_a_site_that_adds_queues_does_not_multiply_the_values_of_vos",
+        ),
+        Amount(
+            who="site",
+            what="downtimes that are not over",
+            most=f"{downtimes.MOST_OF_SITE:,}, of all feeds and by hand (400)",
+            counted_by="pilotage.service.queries.downtimes",
+            test=f"{_ROUTES}test_downtimes.py::test_a_site_has_only_so_many_downtimes",
         ),
         Amount(
             who="installation",

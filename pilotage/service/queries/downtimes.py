@@ -1,12 +1,14 @@
 """Downtimes of sites and CEs: plan, list and remove them; take over those that a feed states."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
 from pydantic import AwareDatetime, BaseModel, Field
+from sqlalchemy import Connection
 
+from cs_config.errors import SiteNotFound
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth import audit, visibility
@@ -14,7 +16,7 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.models import StrictInput
 from pilotage.service.queries.sites import DowntimeAnswer
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidRequest, Problem, did_you_mean
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import DowntimeNotFound
@@ -23,6 +25,10 @@ from taskqueue.sites.closures import Downtime, Severity
 
 #: Downtimes of one feed.
 _MOST: Final = 20_000
+#: Downtimes of one site that are not over: each request for work there looks at them.
+MOST_OF_SITE: Final = 1_000
+#: Characters of a reason that a feed states; the rest is left out.
+_REASON: Final = 2_000
 #: Notes of one import.
 _NOTES: Final = 100
 #: Service types of CEs in GOCDB and in OSG's topology, folded.
@@ -53,7 +59,7 @@ class StatedDowntime(StrictInput):
     begins: AwareDatetime
     ends: AwareDatetime
     severity: Severity
-    reason: str = Field(max_length=2000)
+    reason: str = Field(description=f"Shown to users: the first {_REASON:,} characters.")
 
 
 class Feed(StrictInput):
@@ -87,14 +93,15 @@ def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
     """Plan a downtime of a site or a CE; only for those who look after the site."""
     config, now = parts.live.current, parts.clock()
     visibility.require_site(caller, config, scopes.parse_site(new.place))
-    if new.place.count("/") > 1 or new.place not in visibility.list_scopes(config):
-        visibility.refuse_unknown(config, new.place)
+    places = {each for each in visibility.list_scopes(config) if each.count("/") <= 1}
+    if new.place not in places:
+        raise SiteNotFound(new.place, did_you_mean(new.place, places))
     if problem := _find_problem(new.begins, new.ends, now):
         raise InvalidRequest([problem])
     downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
     with database.writing(parts.engine) as conn:
         closures.add_downtimes(conn, [downtime])
-        stored = closures.list_downtimes(conn, [scopes.parse_site(new.place)], now=now)
+        stored = _list_bounded(conn, {scopes.parse_site(new.place)}, now)
     audit.done(caller, "plan downtime", site=new.place, reason=new.reason, until=new.ends.isoformat())
     return DowntimeAnswer.from_stored(max(stored, key=lambda each: each.downtime_id), now)
 
@@ -131,6 +138,7 @@ def take_feed(parts: Services, caller: Caller, feed: Feed) -> FeedTaken:
             )
     with database.writing(parts.engine) as conn:
         change = closures.replace_feed(conn, feed.source, taken, sites)
+        _list_bounded(conn, {scopes.parse_site(each.place) for each in taken}, now)
     audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
     same = len({each.key for each in taken}) - change.added - change.changed
     return FeedTaken(
@@ -146,9 +154,19 @@ def _read_stated(
     source: str, stated: StatedDowntime, places: Collection[str], caller: Caller, now: datetime
 ) -> Iterator[Downtime]:
     """A stated downtime at each place of its host."""
-    values = stated.model_dump(exclude={"host", "service"})
+    values = stated.model_dump(exclude={"host", "service"}) | {"reason": stated.reason[:_REASON]}
     for place in places:
         yield Downtime(**values, place=place, source=source, author=caller.subject, at=now)
+
+
+def _list_bounded(conn: Connection, sites: Collection[str], now: datetime) -> list[Downtime]:
+    """The downtimes of these sites that are not over; InvalidRequest if one has too many."""
+    found = closures.list_downtimes(conn, sites, now=now)
+    for site, number in Counter(scopes.parse_site(each.place) for each in found).items():
+        if number > MOST_OF_SITE:
+            message = f"{site} would have {number:,} that are not over, allowed are {MOST_OF_SITE:,}"
+            raise InvalidRequest([Problem(path="downtimes", message=message)])
+    return found
 
 
 def _find_problem(begins: datetime, ends: datetime, now: datetime | None) -> Problem | None:

@@ -4,7 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import httpx
+import pytest
 
+from pilotage.service.queries import downtimes
 from pilotage.service.services import utc_now
 from tests.integration.pilotage.service.pages.test_access import session
 from tests.support.service import Service
@@ -92,6 +94,30 @@ def test_a_site_admin_imports_for_the_own_sites_alone(service: Service) -> None:
     assert _import(stranger)["removed"] == 0
     assert len(_list(operator)) == 1
     assert _import(service.as_role("site_admin", vo="cms", site=SITE))["removed"] == 1
+
+
+def test_a_site_has_only_so_many_downtimes(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(downtimes, "MOST_OF_SITE", 2)
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    _import(admin, _stated("1G0"), source="one")
+    _plan(admin, begins=1, ends=2).raise_for_status()
+    stated = {"source": "other", "downtimes": [_stated("2G0")]}
+    refused = [_plan(admin, begins=1, ends=2), admin.post("/api/v1/downtimes/import", json=stated)]
+    for each in refused:
+        assert each.status_code == 400
+        assert f"{SITE} would have 3 that are not over, allowed are 2" in each.json()["error"]["message"]
+    assert len(_list(admin)) == 2
+
+
+def test_a_long_reason_of_a_feed_is_cut(service: Service) -> None:
+    operator = service.operator()
+    assert _import(operator, _stated("1G0", reason="x" * 5_000), _stated("2G0"))["added"] == 2
+    assert sorted(len(each["reason"]) for each in _list(operator)) == [5, 2_000]
+
+
+def test_a_queue_has_no_downtime_of_its_own(service: Service) -> None:
+    error = _plan(service.operator(), f"{CE}/long", begins=1, ends=2).json()["error"]
+    assert error["message"] == f"place {CE}/long does not exist, did you mean {CE}?"
 
 
 def test_pages_show_downtimes(service: Service) -> None:
