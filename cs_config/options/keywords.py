@@ -13,6 +13,7 @@ from functools import partial
 from cs_config.options import bounds
 from requirements import tag_expression
 from requirements.cpu_levels import FEATURES
+from requirements.errors import format_count
 from requirements.quantities import QUANTITIES
 from requirements.specification import MOST_GPUS, is_version
 from requirements.states import AfterPolicy
@@ -119,7 +120,7 @@ def parents(raw: object) -> tuple[str, ...]:
     """Ids and names of jobs, without duplicates."""
     found = tuple(dict.fromkeys(texts(f"{raw}" if isinstance(raw, int) else raw)))
     if len(found) > bounds.PARENTS:
-        raise UnfitValueError(f"{len(found)} jobs are too many, allowed are {bounds.PARENTS}")
+        raise UnfitValueError(f"{format_count(len(found), 'job')} are too many, allowed are {bounds.PARENTS}")
     return found
 
 

@@ -94,7 +94,8 @@ def list_closed_sites(
         return
     rest = "it may run at its other sites" if len(closed) < len(named) else "it waits for one of them"
     verb = "takes" if len(closed) == 1 else "take"
-    yield f"{len(closed)} of the {len(named)} sites of a job {verb} no jobs now: {why}; {rest}"
+    sites = format_count(len(named), "site")
+    yield f"{len(closed)} of the {sites} of a job {verb} no jobs now: {why}; {rest}"
 
 
 def list_blocked_queues(

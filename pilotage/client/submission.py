@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from pilotage.client import own_plan
 from pilotage.client.api import ApiError, Json, ServiceAway, ServiceClient, is_passing, wait_out
 from pilotage.client.errors import WrongUsage
 from requirements.errors import PilotageError, format_count, format_ids
@@ -139,6 +138,8 @@ def _plan(service: ServiceClient, batch: Sequence[JobSource], parameters: Parame
     except ApiError as error:
         if error.status not in _NOT_PLANNED:
             raise
+        from pilotage.client import own_plan  # a service of 1.0.0 makes no plans
+
         return own_plan.make_plan(sources, parameters, count, reason=error)
 
 

@@ -57,7 +57,7 @@ class _View:
         self.waiting = waiting
         self.listed = 0  #: task queues
 
-    def place(self, presented: StatedResource, *_: object, **__: object) -> tuple[object, Resource]:
+    def place_now(self, presented: StatedResource, *_: object, **__: object) -> tuple[object, Resource]:
         served = SimpleNamespace(kept_back=(), pools=frozenset(), place=Location(site=presented.site))
         return served, presented.resource
 

@@ -12,7 +12,7 @@ PROGRAM = """
 import sys
 from pilotage.cli.application import main
 try:
-    main(["job", "submit", "job.jdl", "--url", "http://127.0.0.1:9"])
+    main(["job", "submit", "job.jdl", "--url", "http://127.0.0.1:9", "--patience", "0"])
 except SystemExit:
     print(*filter(None, (getattr(each, "__file__", None) for each in sys.modules.values())), sep="\\n")
 """
