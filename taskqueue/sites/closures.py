@@ -123,6 +123,7 @@ AT_SITES = (
 OF_SOURCE = select(downtimes).where(downtimes.c.source == bindparam("the_source"))
 BY_ID = select(downtimes).where(downtimes.c.downtime_id == bindparam("the_id"))
 ADD = insert(downtimes)
+ADD_ONE = ADD.returning(downtimes.c.downtime_id)
 REMOVE = delete(downtimes).where(sql.is_listed(downtimes.c.downtime_id))
 
 
@@ -190,6 +191,11 @@ def find_downtime(conn: Connection, downtime_id: int) -> Downtime | None:
     return None if row is None else _build_downtime(row)
 
 
+def add_downtime(conn: Connection, new: Downtime) -> Downtime:
+    """Store a downtime, and return it with its number."""
+    return replace(new, downtime_id=conn.execute(ADD_ONE, _to_row(new)).scalar_one())
+
+
 def add_downtimes(conn: Connection, new: Iterable[Downtime]) -> None:
     """Store downtimes."""
     if rows := [_to_row(each) for each in new]:
@@ -215,20 +221,24 @@ def replace_feed(
 ) -> DowntimeChanges:
     """Store what a feed states now of some sites, of which what it states no more is deleted.
 
-    Those that are unchanged keep their id.
+    Those that are unchanged keep their id. Two readings at once may store the same; the next one mends that.
     """
     here = set(map(fold, sites))
     rows = conn.execute(OF_SOURCE, {"the_source": source})
-    known = {each.key: each for row in rows if row.site in here for each in (_build_downtime(row),)}
+    stored = [_build_downtime(row) for row in rows if row.site in here]
+    known = {each.key for each in stored}
     wanted = {each.key: each for each in stated}
-    same = {key for key, each in wanted.items() if key in known and _content(known[key]) == _content(each)}
-    remove_downtimes(conn, [each.downtime_id for key, each in known.items() if key not in same])
+    same = {
+        each.key: each.downtime_id
+        for each in stored
+        if each.key in wanted and _content(each) == _content(wanted[each.key])
+    }
+    remove_downtimes(conn, {each.downtime_id for each in stored}.difference(same.values()))
     add_downtimes(conn, [each for key, each in wanted.items() if key not in same])
-    changed = wanted.keys() & known.keys() - same
     return DowntimeChanges(
-        added=len(wanted.keys() - known.keys()),
-        changed=len(changed),
-        removed=len(known.keys() - wanted.keys()),
+        added=len(wanted.keys() - known),
+        changed=len(wanted.keys() & known - same.keys()),
+        removed=len(known - wanted.keys()),
     )
 
 

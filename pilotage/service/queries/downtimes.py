@@ -100,10 +100,10 @@ def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
         raise InvalidRequest([problem])
     downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
     with database.writing(parts.engine) as conn:
-        closures.add_downtimes(conn, [downtime])
-        stored = _list_bounded(conn, {scopes.parse_site(new.place)}, now)
+        stored = closures.add_downtime(conn, downtime)
+        _require_bounded(conn, {scopes.parse_site(new.place)}, now)
     audit.done(caller, "plan downtime", site=new.place, reason=new.reason, until=new.ends.isoformat())
-    return DowntimeAnswer.from_stored(max(stored, key=lambda each: each.downtime_id), now)
+    return DowntimeAnswer.from_stored(stored, now)
 
 
 def remove(parts: Services, caller: Caller, downtime_id: int) -> None:
@@ -138,7 +138,7 @@ def take_feed(parts: Services, caller: Caller, feed: Feed) -> FeedTaken:
             )
     with database.writing(parts.engine) as conn:
         change = closures.replace_feed(conn, feed.source, taken, sites)
-        _list_bounded(conn, {scopes.parse_site(each.place) for each in taken}, now)
+        _require_bounded(conn, {scopes.parse_site(each.place) for each in taken}, now)
     audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
     same = len({each.key for each in taken}) - change.added - change.changed
     return FeedTaken(
@@ -159,14 +159,13 @@ def _read_stated(
         yield Downtime(**values, place=place, source=source, author=caller.subject, at=now)
 
 
-def _list_bounded(conn: Connection, sites: Collection[str], now: datetime) -> list[Downtime]:
-    """The downtimes of these sites that are not over; InvalidRequest if one has too many."""
+def _require_bounded(conn: Connection, sites: Collection[str], now: datetime) -> None:
+    """Raise InvalidRequest if one of these sites has too many downtimes that are not over."""
     found = closures.list_downtimes(conn, sites, now=now)
     for site, number in Counter(scopes.parse_site(each.place) for each in found).items():
         if number > MOST_OF_SITE:
             message = f"{site} would have {number:,} that are not over, allowed are {MOST_OF_SITE:,}"
             raise InvalidRequest([Problem(path="downtimes", message=message)])
-    return found
 
 
 def _find_problem(begins: datetime, ends: datetime, now: datetime | None) -> Problem | None:

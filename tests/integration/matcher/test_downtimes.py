@@ -195,6 +195,30 @@ def test_a_downtime_that_is_cancelled_holds_nothing_back(world: World) -> None:
     assert world.gets()
 
 
+def test_a_feed_that_was_read_twice_at_once_is_stored_once_after_the_next_reading(
+    engine: Engine, now: datetime
+) -> None:
+    old = Downtime(
+        place="LCG.A.org/ce",
+        begins=now,
+        ends=now + timedelta(hours=9),
+        severity=Severity.OUTAGE,
+        reason="disks",
+        author="ann",
+        at=now,
+        source="gocdb",
+        source_id="1G0",
+    )
+    new = replace(old, ends=now + timedelta(hours=1))
+    for twice in ([old, old], [old, new], [new, old]):
+        with database.writing(engine) as conn:
+            closures.add_downtimes(conn, twice)
+            closures.replace_feed(conn, "gocdb", [new], ["LCG.A.org"])
+            [left] = closures.list_downtimes(conn, ["LCG.A.org"], now=now)
+            assert left.ends == new.ends
+            assert closures.replace_feed(conn, "gocdb", [], ["LCG.A.org"]).removed == 1
+
+
 def test_a_downtime_begins_while_a_ban_ends(world: World) -> None:
     world.plan()
     with database.writing(world.engine) as conn:
