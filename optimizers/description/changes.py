@@ -22,6 +22,9 @@ _KEPT: Final[Mapping[str, str]] = {
     **dict.fromkeys(map(fold, keywords.PARAMETRIC), "the jobs are made already"),
     "inputsandbox": "a job keeps its input files",
 }
+#: Characters of a value in a note, and of the whole note: the log of each job has it.
+_VALUE: Final = 200
+_NOTE: Final = 2_000
 _REQUIREMENTS: Final = "Requirements"
 _EXPRESSIONS: Final[Mapping[str, str]] = {
     "requirements": _REQUIREMENTS,
@@ -55,7 +58,7 @@ def change_body(body: Mapping[str, object], changes: Mapping[str, object], optio
             problems += error.problems
     if problems:
         raise InvalidJob(problems)
-    return ChangedBody(body=changed, note=", ".join(notes))
+    return ChangedBody(body=changed, note=_shorten(", ".join(notes), _NOTE))
 
 
 def _change(body: dict[str, object], name: str, value: object, options: VoOptions) -> Iterator[str]:
@@ -113,8 +116,14 @@ def _format(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return format_value(value) if isinstance(value, str | int | float | bool) else str(value)
+        text = ", ".join(map(str, value))
+    else:
+        text = format_value(value) if isinstance(value, str | int | float | bool) else str(value)
+    return _shorten(text, _VALUE)
+
+
+def _shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _change_part(requirements: object, name: str, value: object) -> object:

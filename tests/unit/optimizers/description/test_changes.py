@@ -43,6 +43,34 @@ def test_keywords_and_parts_of_requirements_get_other_values(
     assert (found.body, found.note) == (body, note)
 
 
+def test_the_note_of_long_values_is_short() -> None:
+    long = {"Arguments": "x" * 1_000_000, "OutputSandbox": ["y" * 100] * 1_000}
+    found = changes.change_body(BODY, long, OPTIONS)
+    assert found.body == BODY | long
+    assert found.note == f"Arguments none → {'x' * 200}…, OutputSandbox none → {'y' * 100}, {'y' * 98}…"
+    many = changes.change_body(
+        BODY,
+        dict.fromkeys(
+            [
+                "Alpha",
+                "Bravo",
+                "Delta",
+                "Gamma",
+                "Jukebox",
+                "Kilo",
+                "Mike",
+                "Quebec",
+                "Sierra",
+                "Xray",
+                "Whisky",
+            ],
+            "z" * 300,
+        ),
+        OPTIONS,
+    )
+    assert len(many.note) == 2_001
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "new"),
     [
