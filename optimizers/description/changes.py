@@ -3,8 +3,9 @@
 A name that is no keyword is a part of the Requirements. None takes a keyword, or a part, away.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from cs_config.options import keywords
@@ -86,14 +87,19 @@ def _check_spelling(name: str, requirements: object, options: VoOptions) -> None
         present = [each.name for each in expression.comparisons(requirements)]
     else:
         present = [*requirements] if isinstance(requirements, Mapping) else []
-    known = [*present, *declared]
-    if fold(name) in map(fold, known):
-        return
-    # Of keywords those with the same first letter: Memory is no misspelt GPUMemory.
-    alike = [each for each in keywords.NAMES if fold(each[0]) == fold(name[:1])]
-    if meant := did_you_mean(name, known) or did_you_mean(name, alike):
+    if meant := _find_alike(name, (*present, *declared)):
         message = "is no keyword, and is not in the Requirements; a new name there is stated with all of them"
         raise InvalidJob([Problem(path=name, message=message, suggestion=meant)])
+
+
+@lru_cache(maxsize=1_000)  # the same for each of many copies
+def _find_alike(name: str, known: Sequence[str]) -> str | None:
+    """What a name that is not known is likely to mean."""
+    if fold(name) in map(fold, known):
+        return None
+    # Of keywords those with the same first letter: Memory is no misspelt GPUMemory.
+    alike = [each for each in keywords.NAMES if fold(each[0]) == fold(name[:1])]
+    return did_you_mean(name, known) or did_you_mean(name, alike)
 
 
 def _replace(body: dict[str, object], name: str, value: object, part: str | None = None) -> Iterator[str]:

@@ -412,8 +412,8 @@ class BulkChange(JobFilter):
     after: int | None = Field(default=None, ge=1, le=MAX_ID, description="`next` of the answer before.")
 
 
-#: Values for keywords of descriptions, or for parts of their Requirements.
-SetValues = Annotated[dict[str, Any], Field(max_length=MOST)]
+#: Values for keywords of descriptions, or for parts of their Requirements: each is checked for each job.
+SetValues = Annotated[dict[str, Any], Field(max_length=100)]
 
 
 class EditRequest(BulkChange):

@@ -43,6 +43,14 @@ def test_keywords_and_parts_of_requirements_get_other_values(
     assert (found.body, found.note) == (body, note)
 
 
+def test_a_name_is_compared_once_for_many_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(changes, "did_you_mean", lambda word, _: compared.append(word))
+    for _ in range(100):
+        changes.change_body(BODY, {"Zebra": 1}, OPTIONS)
+    assert compared == ["Zebra", "Zebra"]  # in the Requirements, and among keywords
+
+
 def test_the_note_of_long_values_is_short() -> None:
     long = {"Arguments": "x" * 1_000_000, "OutputSandbox": ["y" * 100] * 1_000}
     found = changes.change_body(BODY, long, OPTIONS)

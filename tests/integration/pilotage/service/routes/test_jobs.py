@@ -716,6 +716,11 @@ def test_a_copy_may_differ_and_tells_which_job_it_repeats(service: Service):
     assert (wrong.status_code, "CPUTime" in error(wrong)["message"]) == (400, True)
     owner = user.post("/api/v1/jobs/resubmit", json={"ids": [job_id], "set": {"Owner": "eve"}})
     assert "a job keeps its owner" in error(owner)["message"]
+    many = {"ids": [job_id], "set": {f"A{number}": 1 for number in range(101)}}
+    assert [user.post(f"/api/v1/jobs/{verb}", json=many).status_code for verb in ("edit", "resubmit")] == [
+        400,
+        400,
+    ]
 
 
 def test_a_waiting_job_that_is_edited_moves_to_another_pool_and_tells_what_was_changed(service: Service):
