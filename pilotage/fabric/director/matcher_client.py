@@ -86,11 +86,13 @@ class TargetWork:
         """
         if self.target.broker:
             return {}
-        groups = {(): (), **self.groups}
+        served: Groups = {(): (), **self.groups}
+        groups = dict(served)
         for each in self.task_queues:
             if own := self._own_flags(each):
                 of_pool = self._flags_of_pool(each)
-                groups[*of_pool, *own] = groups[of_pool]
+                flags = (*of_pool, *own)  # which may be those of another pool, too
+                groups[flags] = tuple(dict.fromkeys((*groups.get(flags, ()), *served[of_pool])))
         return {
             TargetGroup(vo=vo, queues=(self.target.queue,), flags=flags): pools
             for flags, pools in groups.items()

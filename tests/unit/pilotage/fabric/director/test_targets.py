@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from cs_config.options import bounds
 from pilotage.fabric.batch.batch_system import JobResources
@@ -109,3 +110,13 @@ def test_intents_for_a_broker_of_many_queues_go_out_in_requests_that_the_service
     assert len(known.intend({f"north.any.{number}": many for number in range(1_000)})) == 1_000
     assert len(known.intend({f"north.any.{number}": post(LONG) for number in range(1_000)})) == 1_000
     assert sent == [*[20] * 50, 1_000]
+
+
+def test_pilots_with_equal_flags_serve_the_pool_and_the_jobs_that_need_them() -> None:
+    of_pool = look(LONG, (1, "p"), (2, None), broker="", p=AMD[0])
+    found = replace(of_pool, groups={**of_pool.groups, (): ("any",)}, flags={2: AMD})
+
+    assert found.straight("cms") == {
+        post(LONG, broker=""): ("any",),
+        post(LONG, broker="", flags=AMD): ("p", "any"),
+    }
