@@ -1,10 +1,12 @@
 """Where an installation keeps its archives, as a setting names it: a directory, or a bucket of S3."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 _SCHEME = "s3://"
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _OPTIONS = ("endpoint", "region")
 
 
@@ -27,11 +29,15 @@ def parse_place(given: object) -> object:
     """An S3Place for `s3://bucket/prefix?endpoint=URL&region=NAME`, else a path.
 
     Raises:
-        ValueError: Such a URL is wrong.
+        ValueError: Such a URL is wrong, or begins with another scheme: no directory is called so.
     """
-    if isinstance(given, str):
-        return _parse_url(given) if given.startswith(_SCHEME) else Path(given)
-    return given
+    if not isinstance(given, str):
+        return given
+    if given.startswith(_SCHEME):
+        return _parse_url(given)
+    if _URL.match(given):
+        raise ValueError("should be a directory, or s3://bucket/prefix")
+    return Path(given)
 
 
 def _parse_url(text: str) -> S3Place:

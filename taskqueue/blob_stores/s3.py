@@ -7,6 +7,7 @@ still there: retention may just have deleted the same archive of an earlier row.
 """
 
 import io
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,6 +32,8 @@ _COPIED = 256 << 20
 _READ = 64 << 10
 #: What stores answer that have no space left, or a quota that is used up.
 _FULL = frozenset({"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "ServiceQuotaExceeded"})
+#: Names below `incoming`.
+_STAGED = re.compile("[0-9a-f]{32}")
 _MISSING = frozenset({"NoSuchKey", "404"})
 #: A request under the lock of a digest keeps a connection to the database: it ends within a minute.
 _CONFIG = Config(
@@ -131,14 +134,19 @@ class S3Store(BlobStore):
     @_translate_errors()
     def sweep(self, *, before: datetime) -> int:
         """Delete uploads that were interrupted before that time; how many."""
-        left = list(self._list_objects(self._incoming, before))
+        left = [key for key in self._list_objects(self._incoming, before) if self._is_own(key)]
         for key in left:
             self._send("delete_object", Key=key)
         uploads = self._paginate("list_multipart_uploads", "Uploads", self._prefix)
-        broken = [each for each in uploads if each["Initiated"] < before]
+        broken = [each for each in uploads if each["Initiated"] < before and self._is_own(each["Key"])]
         for each in broken:
             self._send("abort_multipart_upload", Key=each["Key"], UploadId=each["UploadId"])
         return len(left) + len(broken)
+
+    def _is_own(self, key: str) -> bool:
+        """Whether a key is one that this store makes: a bucket may have uploads of others."""
+        kind, _, name = key.removeprefix(self._prefix).rpartition("/")
+        return is_digest(name) if kind == "sha256" else kind == "incoming" and bool(_STAGED.fullmatch(name))
 
     def _stage_parts(self, parts: Iterable[bytes], measured: MeasuredChunks) -> None:
         aside = self._incoming + secrets.token_hex(16)

@@ -139,14 +139,30 @@ def test_what_a_dead_process_left_of_uploads_is_swept(
 ) -> None:
     place = s3_server.place()
     store, client = make_store(place, monkeypatch), s3_server.client()
-    client.create_multipart_upload(Bucket=BUCKET, Key=f"{place.prefix}/incoming/1")
+    client.create_multipart_upload(Bucket=BUCKET, Key=f"{place.prefix}/incoming/{'1' * 32}")
     client.create_multipart_upload(Bucket=BUCKET, Key=f"{place.prefix}/sha256/{MISSING}")
-    client.put_object(Bucket=BUCKET, Key=f"{place.prefix}/incoming/2", Body=b"whole")
+    client.put_object(Bucket=BUCKET, Key=f"{place.prefix}/incoming/{'2' * 32}", Body=b"whole")
     kept = store.stage([b"kept"], limit=LIMIT)
     # This server gives all uploads in parts one time of their begin, in 2010.
     assert store.sweep(before=datetime(2009, 1, 1, tzinfo=UTC)) == 0
     assert store.sweep(before=datetime.now(UTC) + timedelta(hours=1)) == 3
     assert s3_server.list_keys(place) == [f"{place.prefix}/sha256/{kept.digest}"]
+
+
+def test_what_others_have_in_the_bucket_is_not_swept(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = s3_server.client()
+    bucket = "shared-with-others"
+    client.create_bucket(Bucket=bucket)
+    place = S3Place(bucket=bucket, endpoint=s3_server.url, region="us-east-1")
+    store = make_store(place, monkeypatch)
+    for key in ("films/1.mkv", "incoming/2.mkv", f"films/sha256/{MISSING}", MISSING):
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    client.put_object(Bucket=bucket, Key="incoming/letter", Body=b"theirs")
+    assert store.sweep(before=datetime.now(UTC) + timedelta(hours=1)) == 0
+    assert len(client.list_multipart_uploads(Bucket=bucket)["Uploads"]) == 4
+    assert client.list_objects_v2(Bucket=bucket)["KeyCount"] == 1
 
 
 def test_an_archive_that_retention_deleted_after_its_upload_is_asked_for_again(

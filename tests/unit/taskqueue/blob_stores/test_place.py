@@ -33,6 +33,8 @@ def test_a_place_is_a_path_or_a_bucket(tmp_path: Path) -> None:
         ("s3://me:hidden@archives", "has credentials"),
         ("s3://archives?endpiont=https://x.org&secret=hidden", "endpiont: there is no such part"),
         ("s3://archives?endpoint=x.org", "should be a URL"),
+        ("S3://archives/pilotage", "should be a directory, or s3://bucket/prefix"),
+        ("https://me:hidden@s3.example.org/archives", "should be a directory, or s3://bucket/prefix"),
     ],
 )
 def test_a_wrong_place_is_refused_with_its_setting_and_without_secrets(
