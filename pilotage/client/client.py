@@ -205,7 +205,7 @@ class Client:
         one. Up to 1,000 jobs are stored as a whole or not at all. Of more, the `details` of an error have
         those that were stored before it as `job_ids`; another exception, such as Ctrl-C, has a note.
         """
-        key = idempotency_key or submission.make_key()
+        key = submission.make_key() if idempotency_key is None else idempotency_key
         repetition = submission.Repetition(patience=patience, key=key)
         requests = submission.plan_requests(
             self._service,

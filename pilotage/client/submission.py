@@ -235,6 +235,9 @@ def send_requests(
             if is_passing(error):
                 _name_key(error, repetition.key)
             raise
+        except KeyboardInterrupt as error:  # nobody knows whether the request was stored
+            error.add_note(_AGAIN.format(key=repetition.key))
+            raise
 
 
 def _warn_of_files(requests: Iterable[PlannedJobs], warn: Callable[[str], object]) -> Iterator[PlannedJobs]:
@@ -299,9 +302,12 @@ def _upload(service: ServiceClient, request: PlannedJobs) -> str:
         return service.upload_sandbox(archive, vo=request.vo)
 
 
+_AGAIN = "submit the same again with the idempotency key {key}: nothing is stored twice"
+
+
 def _name_key(error: ServiceAway | ApiError, key: str) -> None:
     """State how the same jobs can be submitted again, whether they were stored or not."""
-    error.args = (f"{error}; submit the same again with the idempotency key {key}: nothing is stored twice",)
+    error.args = (f"{error}; {_AGAIN.format(key=key)}",)
     error.details = {**error.details, "idempotency_key": key}
 
 

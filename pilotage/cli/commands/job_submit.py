@@ -63,7 +63,7 @@ def submit(
     """Submit jobs with their input sandboxes, and print the job ids."""
     parameters = parse_parameters(param or [])
     sources = list(map(_read, files))
-    key = idempotency_key or submission.make_key()
+    key = submission.make_key() if idempotency_key is None else idempotency_key
     repetition = Repetition(patience=patience, key=key, warn=output.warn)
     with service.connect() as client:
         requests = submission.plan_requests(

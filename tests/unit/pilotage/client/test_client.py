@@ -325,12 +325,12 @@ def test_jobs_that_are_stored_before_any_exception_are_in_its_note(
     with Client("http://127.0.0.1:9", "x") as client:
         with pytest.raises(type(error)):
             send(client)
-        assert broken.__notes__ == ["2,000 jobs submitted before: 1000-2999"]
+        assert broken.__notes__[-1] == "2,000 jobs submitted before: 1000-2999"
         answers.clear()
         broken = copy(error)
         with pytest.raises(type(error)):
             send(client)
-    assert not hasattr(broken, "__notes__")
+    assert not any("submitted before" in note for note in getattr(broken, "__notes__", ()))
 
 
 def test_jobs_are_waited_for_by_filters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,3 +87,15 @@ def test_each_request_has_its_key_and_the_error_states_the_key_of_all() -> None:
         list(sent)
     assert service.keys == ["mine", "mine/1"]
     assert broken.value.details["idempotency_key"] == "mine"
+
+
+def test_who_breaks_a_submission_off_gets_its_key() -> None:
+    class Hanging(Failing):
+        def submit(self, **_: object) -> list[int]:  # type: ignore[override]
+            raise KeyboardInterrupt
+
+    request = PlannedJobs(parts=[("a", 1)], is_text=True, files=(), vo=None, jobs=1)
+    repetition = Repetition(key="mine")
+    with pytest.raises(KeyboardInterrupt) as broken:
+        list(submission.send_requests(Hanging(), [request], warn=lambda _: None, repetition=repetition))
+    assert "with the idempotency key mine" in broken.value.__notes__[0]
