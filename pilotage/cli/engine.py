@@ -167,11 +167,17 @@ def refuse_lost(engine: Engine, settings: Settings) -> HistoryState:
 
 
 def recover(engine: Engine, seen: SeenCommit) -> None:
-    """Recover from lost commits as `pilotage db recover` does, unless another process has done it."""
+    """Recover from lost commits as `pilotage db recover` does, unless another process has done it.
+
+    A database without the row of this home directory may be another one at the same address, or much older:
+    nothing is changed there without an operator.
+    """
     with database.writing(engine, despite_loss=True) as conn:
         conn.execute(incarnation.LOCK)
         now = clock.read_time(conn, clock.utc_now())
-        if not history.read_state(conn, seen.home, now=now).has_loss(seen):
+        state = history.read_state(conn, seen.home, now=now)
+        is_foreign = state.number is None and seen.number > 0
+        if is_foreign or not state.has_loss(seen):
             return
         done = incarnation.recover(conn, now=now)
     log.error(

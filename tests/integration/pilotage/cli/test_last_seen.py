@@ -163,6 +163,22 @@ def test_a_loss_is_recovered_from_once_where_nobody_has_to(
     _submit(engine, now)
 
 
+def test_a_database_that_never_knew_a_home_is_not_recovered_without_an_operator(
+    engine: Engine, chosen: Settings, now: datetime
+) -> None:
+    chosen = chosen.model_copy(update={"recovery": Recovery.AUTOMATIC})
+    _submit(engine, now)  # to another installation, which has the address now
+    cli_engine.write_last_seen(chosen, replace(_known(chosen), incarnation=7, number=1, at=now))
+    assert cli_engine.REMEDY in _refused(engine, chosen)
+    LastSeen(engine, chosen).look(now)
+    with pytest.raises(database.CommitsLost):
+        _submit(engine, now)
+
+    _recover(engine, now)
+    _start(engine, chosen, now)
+    _submit(engine, now)
+
+
 def test_the_age_of_the_last_commit_grows_until_the_next_one(
     engine: Engine, chosen: Settings, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
