@@ -32,6 +32,11 @@ def test_every_agent_is_described() -> None:
     assert described == list(extensions.list_intervals(leader.INTERVALS, with_optional=True))
 
 
+def test_a_restore_runs_every_agent_of_the_program_but_retention() -> None:
+    [named] = re.findall(r"`pilotage agent (pools [^`]+)`", (OPERATOR / "backups.md").read_text())
+    assert named.split() == [name for name in leader.INTERVALS if name != "retention"]
+
+
 def test_every_extra_is_described() -> None:
     extras = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     table = rows((OPERATOR / "README.md").read_text(), "| `pip install '.[…]'` | for |")
