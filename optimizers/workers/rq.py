@@ -26,6 +26,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue, SimpleWorker, Worker
 from rq import Retry as RunAgain
+from rq.exceptions import DeserializationError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 from sqlalchemy import Engine
@@ -215,10 +216,11 @@ class _OptimizerWorker(SimpleWorker):
 
     def execute_job(self, job: Job, queue: Queue) -> None:
         """Run a batch. Whoever may write to Redis could name any other function: none is looked up."""
-        if job.func_name == _FUNCTION:
+        name = _read_function(job)
+        if name == _FUNCTION:
             super().execute_job(job, queue)
         else:
-            log.warning("refused in the queue %s: %.200r, which is no batch of ours", QUEUE, job.func_name)
+            log.warning("refused in the queue %s: %.200r, which is no batch of ours", QUEUE, name)
             job.delete()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
@@ -229,6 +231,14 @@ class _OptimizerWorker(SimpleWorker):
         else:
             batch_of = str(job.description).removeprefix(_VERB)
             log.warning("Redis has lost the record of %s: %s", batch_of, error)
+
+
+def _read_function(job: Job) -> str | None:
+    """The function that a record names; None: it cannot be read, which must not end the worker."""
+    try:
+        return job.func_name
+    except DeserializationError:
+        return None
 
 
 def _shorten(record: logging.LogRecord) -> bool:

@@ -110,10 +110,13 @@ def test_a_worker_runs_nothing_but_the_optimizers(
     with Redis.from_url(redis_server.url) as connection:
         queue = Queue(rq.QUEUE, connection=connection, serializer=JSONSerializer)
         queue.enqueue("os.mkdir", str(tmp_path / "made"))
+        garbage = queue.enqueue("os.mkdir", str(tmp_path / "made"))
+        connection.hset(garbage.key, "data", b"no JSON")
         RQNotifier(redis_server.url).notify(ids)
         workers.start()
         until(lambda: waiting(engine) == ids, "the arrival of the job")
         assert queue.count == 0
+        assert not connection.exists(garbage.key)
     assert not (tmp_path / "made").exists()
 
 
