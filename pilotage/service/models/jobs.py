@@ -501,7 +501,8 @@ class ChangedJobs(BaseModel):
 
     job_ids: list[int]
     refused: list[RefusedJob] = Field(
-        description="Jobs that were not changed; only of those that were named by their ids."
+        description="Jobs that were not changed, if they were named by their ids; of others that an edit "
+        "would make invalid the first ones."
     )
     next: int | None = Field(
         default=None,

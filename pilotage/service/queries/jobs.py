@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from fastapi.responses import StreamingResponse
@@ -62,6 +63,8 @@ _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
 _BATCH = 1000
 _BATCHES = 10
+#: Jobs found by a filter for which an answer has the reason why they are not edited.
+_TOLD = 20
 #: The place of a job in a submission, as problems name it.
 _PLACE: Final = re.compile(r"^jobs\[\d+\]/")
 
@@ -96,7 +99,12 @@ def change_many(
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
         done, errors = _change(parts, caller, seen.jobs, change, values)
         changed += done
-        refused |= {job_id: str(error) for job_id, error in errors.items() if named}
+        told = {
+            job_id: str(error)
+            for job_id, error in errors.items()
+            if named or isinstance(error, InvalidJob)  # of an edit: the values, which the caller can correct
+        }
+        refused |= told if named else dict(islice(told.items(), max(0, _TOLD - len(refused))))
         after = seen.next
         if after is None:
             break

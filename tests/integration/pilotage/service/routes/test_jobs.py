@@ -751,6 +751,8 @@ def test_an_edit_is_checked_as_a_submission_and_refused_for_jobs_that_have_ended
         "refused"
     ]
     assert (wrong["job_id"], "Priority" in wrong["reason"]) == (job_id, True)
+    by_filter = user.post("/api/v1/jobs/edit", json={"status": "Waiting", "set": {"Priority": 99}}).json()
+    assert (by_filter["job_ids"], by_filter["refused"]) == ([], [wrong])
     [late] = user.post("/api/v1/jobs/edit", json={"ids": [killed], "set": {"Memory": 1}}).json()["refused"]
     assert late["reason"] == f"job {killed} is Killed; it cannot become Edited"
     assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}
