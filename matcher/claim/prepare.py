@@ -18,7 +18,7 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
 from requirements.resource import Location, Resource, StatedResource
-from taskqueue.db.database import NeedsDatabase, NoTransaction
+from taskqueue.db.database import NeedsDatabase
 from taskqueue.db.sql import split_growing
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
@@ -40,7 +40,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         return here
     if (closed := _find_closed_part(view, here.served.place)) is not None:
         return place_pools.inexact_place_error(here.served.place, closed)
-    served, in_memory = here.served, isinstance(view.reading, NoTransaction)
+    served, in_memory = here.served, view.in_memory
     resource = view.bound_by_downtime(here.resource, served.place)
     is_closed = view.calendar.closes(served.place)
     is_restricted = here.is_restricted or is_closed

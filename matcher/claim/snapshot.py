@@ -30,7 +30,7 @@ from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
 from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import Value, fold
-from taskqueue.db.database import LazyTransaction
+from taskqueue.db.database import LazyTransaction, NoTransaction
 from taskqueue.leases import opening
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots.slots import SlotLimits
@@ -211,6 +211,11 @@ class Snapshot:
         """Connection for data that are not cached."""
         return self.reading.conn
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether this is for the event loop, without a database."""
+        return isinstance(self.reading, NoTransaction)
+
     def place(self, presented: StatedResource, caller: MatchCaller) -> tuple[PlacePools | None, Resource]:
         """The place of a pilot, and its resource restricted to the caller's rights there.
 
@@ -281,7 +286,14 @@ class Snapshot:
         `job_id`: only the one that holds this job.
         """
         memory = self.memory
-        found = Candidates(memory.waiting, resource, pools, lock=memory.lock, random=self.random)
+        found = Candidates(
+            memory.waiting,
+            resource,
+            pools,
+            lock=memory.lock,
+            random=self.random,
+            in_loop=self.in_memory,
+        )
         if job_id is None:
             return found
         its = task_queues.find_by_job(self.conn, job_id)

@@ -34,6 +34,10 @@ from taskqueue.task_queues.task_queues import TaskQueue
 _CACHED = 256
 #: Up to this many matching classes are listed instead of sampled.
 _FEW = 64
+#: Up to this many waiting task queues a request in the event loop may list: about 2 ms.
+LARGE = 2_000
+#: In a large one it draws so many singly: a limit may have no room for what is drawn most often.
+_DRAWN = 32
 
 
 #: A resource, the pools that it may serve, and the only task queues that are wanted (None: all).
@@ -121,6 +125,11 @@ class WaitingIndex:
                 list(self.list_in_classes(self._index.mask(resource, pools, selection), resource))
             ),
         )
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the event loop must not list what matches."""
+        return len(self._by_id) > LARGE
 
     def mask(self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None = None) -> int:
         """Bitmap of the matching requirement classes, without a check of owners."""
@@ -244,7 +253,10 @@ class FeedFreshness:
 
 
 class Candidates(Sequence[TaskQueue]):
-    """The matching task queues, read lazily from the index."""
+    """The matching task queues, read lazily from the index.
+
+    In the event loop (`in_loop`) a request tries only some of them where the index is large.
+    """
 
     def __init__(
         self,
@@ -255,8 +267,10 @@ class Candidates(Sequence[TaskQueue]):
         *,
         lock: Lock,
         random: Random,
+        in_loop: bool = False,
     ) -> None:
         self._waiting = waiting
+        self._in_loop = in_loop
         self._request: _Wanted = resource, pools, selection
         self._lock = lock
         self._random = random
@@ -282,18 +296,28 @@ class Candidates(Sequence[TaskQueue]):
     def iterate_in_order(self) -> Iterator[TaskQueue]:
         """Iterate in the order in which one request tries them, drawn lazily."""
         drawn: dict[int, TaskQueue] = {}
-        for number in range(FIRST_BATCH):
+        is_listed = not (self._in_loop and self._waiting.is_large)
+        for number in range(FIRST_BATCH if is_listed else _DRAWN):
             each = self._draw() if number else self._first
             if each is not None and each.task_queue_id not in drawn:
                 drawn[each.task_queue_id] = each
                 yield each
-        others = [each for each in self._all if each.task_queue_id not in drawn]
-        yield from sampling.draw_order(others, self._random)
+        if is_listed:
+            others = [each for each in self._all if each.task_queue_id not in drawn]
+            yield from sampling.draw_order(others, self._random)
 
     def select(self, selection: TypeSelection) -> "Candidates":
         """Those of one selection."""
         resource, pools, _ = self._request
-        return Candidates(self._waiting, resource, pools, selection, lock=self._lock, random=self._random)
+        return Candidates(
+            self._waiting,
+            resource,
+            pools,
+            selection,
+            lock=self._lock,
+            random=self._random,
+            in_loop=self._in_loop,
+        )
 
     @property
     def has_whole_classes(self) -> bool:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cs_config.options import job_tiers
 from cs_config.options.job_tiers import JobTiers, find_tier
+from matcher.index import waiting as waiting_index
 from matcher.index.waiting import Candidates, IndexChanges, WaitingIndex, draw_candidates
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
@@ -55,11 +56,13 @@ def _task_queues(members: Sequence[tuple[str, str]], *, classes: int = 1) -> lis
     return found
 
 
-def _indexed(task_queues: Sequence[TaskQueue], random: Random, vos: frozenset[str]) -> Candidates:
+def _indexed(
+    task_queues: Sequence[TaskQueue], random: Random, vos: frozenset[str], *, in_loop: bool = False
+) -> Candidates:
     waiting = WaitingIndex()
     waiting.apply(IndexChanges(position=FeedPosition(history=(), low=0, high=0), occupied=task_queues))
     resource = Resource(cpu_time=10, vos=vos)
-    return Candidates(waiting, resource, frozenset(), lock=threading.Lock(), random=random)
+    return Candidates(waiting, resource, frozenset(), lock=threading.Lock(), random=random, in_loop=in_loop)
 
 
 def _order(task_queues: Sequence[TaskQueue], tiers: Mapping[str, JobTiers]) -> list[TaskQueue]:
@@ -127,6 +130,19 @@ def test_a_rare_type_among_very_many_others_is_first(rare: int) -> None:
     drawn = draw_candidates(indexed, chance, {"lhcb": job_tiers.read_tiers(("MC",))})
     first = [next(drawn).requirement_class.job_types for _ in range(rare + 1)]
     assert first == [{"MC"}] * rare + [{"User"}]
+
+
+@pytest.mark.parametrize("tiers", [{}, {"lhcb": job_tiers.read_tiers(("MC",))}])
+def test_in_the_event_loop_what_matches_is_only_listed_where_the_index_is_small(
+    monkeypatch: pytest.MonkeyPatch, tiers: Mapping[str, JobTiers]
+) -> None:
+    task_queues, chance, vos = _task_queues([("lhcb", "MC")] * 100), Random(3), frozenset({"lhcb"})
+    for most, in_loop, is_listed in (99, False, True), (100, True, True), (99, True, False):
+        monkeypatch.setattr(waiting_index, "LARGE", most)
+        indexed = _indexed(task_queues, chance, vos, in_loop=in_loop)
+        drawn = list(draw_candidates(indexed, chance, tiers))
+        assert (len(drawn) == 100) == is_listed
+        assert 1 <= len(set(drawn)) == len(drawn)
 
 
 def test_a_type_that_no_pilot_of_the_place_may_run_does_not_hold_up_others() -> None:
