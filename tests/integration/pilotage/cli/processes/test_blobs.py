@@ -1,6 +1,8 @@
 """An operator's view of archives in S3: the check of the installation, and the copy to another store."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,8 @@ def test_archives_are_copied_once_and_the_exit_status_tells_of_corrupt_ones(
         staged = directory.stage([content], limit=100)
         directory.store(staged)
         digests.append(staged.digest)
+    in_a_minute = time.time() + 60  # by the clock of a file server
+    os.utime(tmp_path / "blobs" / digests[0][:2] / digests[0], (in_a_minute, in_a_minute))
     monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
     monkeypatch.setenv("PILOTAGE_BLOBS", _url(place))
     status, _, said = run("blobs", "copy")
