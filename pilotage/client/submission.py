@@ -1,6 +1,7 @@
 """Submission of jobs: the service plans requests, and names their files, which are packed and sent."""
 
 import json
+import re
 import shutil
 import tarfile
 import tempfile
@@ -65,6 +66,10 @@ class PlannedJobs:
 PATIENCE = 60.0
 
 
+#: Visible characters of ASCII, and room for the numbers of further requests.
+_KEY = re.compile(r"[!-~]{1,200}")
+
+
 def make_key() -> str:
     """A new idempotency key."""
     return str(uuid.uuid4())
@@ -77,6 +82,14 @@ class Repetition:
     patience: float = PATIENCE  #: seconds
     key: str = field(default_factory=make_key)
     warn: Callable[[str], object] = lambda _: None  #: gets a line when it begins to wait
+
+    def __post_init__(self) -> None:
+        """`WrongUsage` for a key that no request can have, before any of them is sent."""
+        if not _KEY.fullmatch(self.key):
+            raise WrongUsage(
+                f"the idempotency key {self.key[:50]!r} is not allowed; "
+                "allowed are 1 to 200 visible characters of ASCII"
+            )
 
     def wait_out(self, request: Callable[[], _Answer]) -> _Answer:
         """The answer to a request, once the service gives one."""

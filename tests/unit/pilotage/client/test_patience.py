@@ -6,6 +6,7 @@ import pytest
 
 from pilotage.client import submission
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient, wait_out
+from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import PlannedJobs, Repetition
 
 
@@ -99,3 +100,9 @@ def test_who_breaks_a_submission_off_gets_its_key() -> None:
     with pytest.raises(KeyboardInterrupt) as broken:
         list(submission.send_requests(Hanging(), [request], warn=lambda _: None, repetition=repetition))
     assert "with the idempotency key mine" in broken.value.__notes__[0]
+
+
+@pytest.mark.parametrize("key", ["", "€", "two\nlines", "with blank", "x" * 201])
+def test_a_key_that_a_request_cannot_have_is_refused_before_any_is_sent(key: str) -> None:
+    with pytest.raises(WrongUsage, match="allowed are 1 to 200 visible characters of ASCII"):
+        Repetition(key=key)
