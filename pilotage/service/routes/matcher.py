@@ -63,6 +63,8 @@ _GONE = "the client did not wait for the answer"
 _QUEUES_OF_PERSON = 20
 #: Longest resource description, in characters, that is cached.
 _CACHED_LENGTH = 8192
+#: Bytes of the longest document of a node that is cached: one with all features and many tags has half of it.
+_LONGEST_NODE = 4096
 
 RequestTimeout = Annotated[
     float | None,
@@ -263,6 +265,8 @@ def _read_place(stated: bytes, config: Configuration, *, is_cached: bool) -> _Pl
     if (parts := node_document.split_time(record)) is None:
         return _places.store(stated, _read_record(record, config), config)
     lasting, time_left = to_json(parts[0]), parts[1]
+    if len(lasting) > _LONGEST_NODE:
+        return _read_record(record, config)
     if (known := _nodes.find(lasting, config)) is None:
         return _nodes.store(lasting, _read_record(record, config), config)
     resource, address = known
@@ -276,8 +280,9 @@ def _read_record(record: Mapping[str, Any], config: Configuration) -> _Place:
 
 #: By what is stated: the pilots of one queue send the same text.
 _places: Cache[bytes, _Place] = Cache(2048)
-#: By documents of nodes without the wall time left, which differs in each request.
-_nodes: Cache[bytes, _Place] = Cache(8192)
+#: By documents of nodes without the wall time left, which differs in each request. Each takes about sixteen
+#: times its bytes: that of an ordinary node 20 kB.
+_nodes: Cache[bytes, _Place] = Cache(4096)
 
 
 def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:

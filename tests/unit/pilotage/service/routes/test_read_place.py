@@ -79,3 +79,12 @@ def test_other_times_of_a_node_are_not_read_again(monkeypatch: pytest.MonkeyPatc
     _read(node)
     monkeypatch.setattr(match_request, "read_resource", None)
     assert _read({**node, "wall_time": 60}).resource.wall_time == 60
+
+
+def test_long_documents_are_read_each_time() -> None:
+    before = len(route._nodes.items())
+    for number in range(3):
+        long = {**NODE, "tags": [f"{number}:{each}" for each in range(700)]}
+        assert _read(long) == _read_anew(long)
+        assert len(to_json(long)) < route._CACHED_LENGTH
+    assert len(route._nodes.items()) == before
