@@ -169,6 +169,8 @@ def _require_bounded(conn: Connection, sites: Collection[str], now: datetime) ->
 
 
 def _find_problem(begins: datetime, ends: datetime, now: datetime | None) -> Problem | None:
+    if begins.timestamp() < 0:
+        return Problem(path="begins", message=f"{begins} is before 1970")
     if ends <= begins:
         return Problem(path="ends", message=f"{ends} is not after the begin, {begins}")
     if now is not None and ends <= now:

@@ -62,6 +62,8 @@ def test_what_cannot_be_planned_is_refused(service: Service) -> None:
     admin = service.as_role("site_admin", vo="cms", site=SITE)
     assert _plan(admin, begins=2, ends=1).status_code == 400
     assert _plan(admin, begins=-2, ends=-1).status_code == 400
+    early = _plan(admin, begins=-24 * 365.25 * 100, ends=1)
+    assert (early.status_code, "is before 1970" in early.text) == (400, True)
     assert _plan(admin, f"{SITE}/nosuch", begins=1, ends=2).status_code == 404
     assert _plan(admin, f"{CE}/long", begins=1, ends=2).status_code == 404
     assert _plan(admin, "LCG.B.org", begins=1, ends=2).status_code == 403
