@@ -42,7 +42,7 @@ from requirements.job_fields import (
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IdempotencyConflict, QuotaExceeded
-from taskqueue.jobs import control, descriptions, search
+from taskqueue.jobs import control, dependencies, descriptions, search
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.descriptions import Description
@@ -346,7 +346,9 @@ def show_new_job_form(
         vos = _list_vos(page)
         return _form(page, _EXAMPLE + (f'VO = "{vos[0]}";\n' if vos else ""))
     old, found = _read_copied(page, copied)
-    return _form(page, jobs.write_copy(old.vo, found), files=InputFiles(copied=copied, vo=old.vo))
+    with database.reading(page.parts.engine) as conn:
+        parents = dependencies.list_parents(conn, [copied]).get(copied, ())
+    return _form(page, jobs.write_copy(old.vo, found, parents), files=InputFiles(copied=copied, vo=old.vo))
 
 
 def _read_copied(page: PageContext, job_id: int) -> tuple[Job, Description]:

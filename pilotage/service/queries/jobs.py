@@ -519,8 +519,14 @@ def _describe_copy(parts: Services, job: Job, description: Description, values: 
     return CopySource(described={**changed.body, **whose}, origin=f"repeats job {job.job_id}{differs}")
 
 
-def write_copy(vo: str, found: Description) -> str:
-    """The text that describes a job as it was submitted; of one of many jobs, it alone."""
+def write_copy(vo: str, found: Description, parents: Sequence[Parent] = ()) -> str:
+    """The text that describes a job as it was submitted; of one of many jobs, it alone.
+
+    `parents`: jobs that it waited for. Their names mean nothing in another submission.
+    """
+    if parents:
+        body = _name_parents(found, parents).body
+        return json.dumps({"VO": vo, **body}, indent=2, ensure_ascii=False)
     try:
         read = json.loads(found.source)
     except ValueError:
