@@ -30,7 +30,12 @@ READ = select(
 )
 #: Processes that share a home by a copy of it, or without its lock, must not put the number back.
 RAISE = sql.insert_or_raise(table, "number", "at")
-MARK = update(installation).values(lost_in=installation.c.incarnation)
+#: Not after a recovery that another process has made meanwhile: its incarnation has lost nothing.
+MARK = (
+    update(installation)
+    .where(installation.c.incarnation == bindparam("noticed_in"))
+    .values(lost_in=installation.c.incarnation)
+)
 REMOVE = delete(table).where(table.c.at < bindparam("before", type_=table.c.at.type))
 
 
@@ -104,7 +109,7 @@ def record(conn: Connection, state: HistoryState, commit: SeenCommit) -> None:
         values = {"home": commit.home, "number": commit.number, "at": commit.at}
         conn.execute(RAISE, values)
     elif not state.is_lost:
-        conn.execute(MARK)
+        conn.execute(MARK, {"noticed_in": state.incarnation})
 
 
 def remove(conn: Connection, *, before: datetime) -> int:

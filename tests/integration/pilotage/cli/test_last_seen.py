@@ -179,6 +179,21 @@ def test_a_database_that_never_knew_a_home_is_not_recovered_without_an_operator(
     _submit(engine, now)
 
 
+def test_a_loss_that_another_process_recovers_from_meanwhile_is_over(
+    engine: Engine, chosen: Settings, now: datetime
+) -> None:
+    _start(engine, chosen, now)
+    _lose(engine, chosen)
+    seen = _known(chosen)
+    with database.reading(engine) as conn:
+        state = history.read_state(conn, seen.home, now=now)
+    _recover(engine, now)
+    with database.writing(engine, despite_loss=True) as conn:
+        history.record(conn, state, state.next_commit(seen))
+    _start(engine, chosen, now)
+    _submit(engine, now)
+
+
 def test_the_age_of_the_last_commit_grows_until_the_next_one(
     engine: Engine, chosen: Settings, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
