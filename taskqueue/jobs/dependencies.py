@@ -151,11 +151,18 @@ def find_waiting(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str
     """Which of some jobs still have to wait for others, and for which."""
     waiting: dict[int, str] = {}
     for job_id, parents in list_parents(conn, job_ids).items():
-        ended = [each.has_ended for each in parents]
-        is_free = any(ended) if parents[0].policy is AfterPolicy.ANY else all(ended)
-        if not is_free:
+        if not _is_free(parents):
             waiting[job_id] = describe_waiting(parents)
     return waiting
+
+
+def _is_free(parents: Sequence[Parent]) -> bool:
+    """Whether a job need not wait for its parents any more, all of one policy."""
+    ended = [each for each in parents if each.has_ended]
+    policy = parents[0].policy
+    # It failed with the first that was not Done: it was reset since, and then waits for none.
+    was_reset = policy is AfterPolicy.DONE and any(each.status != JobStatus.DONE for each in ended)
+    return len(ended) == len(parents) or was_reset or (policy is AfterPolicy.ANY and bool(ended))
 
 
 #: A job that its user releases goes on waiting for others.

@@ -203,6 +203,20 @@ def test_a_dependent_that_its_user_holds_waits_for_both(engine: Engine, now: dat
     assert job(engine, fourth).due_at is not None
 
 
+def test_a_dependent_that_failed_and_was_reset_waits_for_none_after_a_hold(
+    engine: Engine, now: datetime
+) -> None:
+    first, _, last = submit(engine, CONFIG, now, named("a"), named("b"), named("c", "a", "b"))
+    end(engine, now, [first], FAILED)
+    assert run_agent(engine, now) == 1
+    with database.writing(engine) as conn:
+        assert control.reset_jobs(conn, [last], source="ann", now=now) == [last]
+        assert control.hold_jobs(conn, [last], source="ann", now=now) == [last]
+        assert control.release_jobs(conn, [last], source="ann", now=now) == [last]
+    released = job(engine, last)
+    assert (released.minor_status, released.due_at) == ("Released", now)
+
+
 def test_a_dependent_that_is_killed_stays_killed(engine: Engine, now: datetime) -> None:
     first, second = submit(engine, CONFIG, now, named("a"), named("b", "a"))
     with database.writing(engine) as conn:
