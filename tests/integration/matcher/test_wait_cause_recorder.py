@@ -1,6 +1,6 @@
 """What kept jobs from pilots is counted by place, stored for each minute, and told of the jobs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -283,10 +283,11 @@ def test_a_request_that_we_cannot_work_on_keeps_no_later_one_from_being_stored(
     hand.process.answer(queued_jobs.request(**queued_jobs.at(SHORT)))
     find_causes = wait_cause_recorder.find_causes
 
-    def find(view: Snapshot, answered: Sequence[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
-        if any(request.presented.queue == SHORT.queue for _, request in answered):
+    def find(view: Snapshot, answered: Iterable[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:
+        requests = list(answered)
+        if any(request.presented.queue == SHORT.queue for _, request in requests):
             raise KeyError("a fault of ours")
-        return find_causes(view, answered)
+        return find_causes(view, requests)
 
     monkeypatch.setattr(wait_cause_recorder, "find_causes", find)
     with pytest.raises(KeyError):

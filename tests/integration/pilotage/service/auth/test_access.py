@@ -46,9 +46,10 @@ def test_the_table_above_has_every_route(service: Service):
             plain.replace("/queues/long/", "/queues/{queue}/")
             .replace("/jobs/1", "/jobs/{key}")
             .replace("/pools/0", "/pools/{key}")
+            .replace("/downtimes/1", "/downtimes/{key}")
         )
         known.add((method, plain))
-    names = ("{job_id}", "{lease}", "{stamp}", "{pool_id}")
+    names = ("{job_id}", "{lease}", "{stamp}", "{pool_id}", "{downtime_id}")
     for name in names:
         described = {(method, path.replace(name, "{key}")) for method, path in described}
     assert described - OPEN == known

@@ -36,6 +36,7 @@ PAGES: Sequence[Page] = [
     ("POST", "/jobs/change", JOBS),
     ("GET", "/explain", JOBS),
     ("GET", "/jobs/new", JOBS),
+    ("POST", "/jobs/edit", JOBS),
     ("POST", "/jobs/new", JOBS),
     ("PUT", "/jobs/new/sandbox", JOBS),
     ("GET", "/jobs/{job_id}", JOBS),
