@@ -41,6 +41,9 @@ class Supervised:
         self.exits: list[int] = []  #: statuses of those that ended by themselves
 
     def start(self) -> None:
+        """Start it; the one before has ended, or was killed by others."""
+        if self._process is not None:
+            self._process.wait()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._arguments,
