@@ -153,14 +153,14 @@ class TooLarge(PilotageError):
 
 
 class NotConfirmed(PilotageError):
-    """The database has not confirmed a change in time, which may be stored; the request is to be repeated."""
+    """A change was not confirmed in time, and may be stored: the request is to be repeated."""
 
     code = "outcome_unknown"
     retry_after = 5  #: seconds
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the database has confirmed nothing for {seconds:g} s: the outcome is unknown, "
+            f"nothing was confirmed within {seconds:g} s: the outcome is unknown, "
             "repeat the request with the same Idempotency-Key or request_id"
         )
 
