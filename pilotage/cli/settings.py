@@ -9,7 +9,6 @@ from functools import cache, wraps
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -36,6 +35,7 @@ from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.input_faults import SECRET, InputFault, list_faults
 from taskqueue.blob_stores.place import S3Place, parse_place
 from taskqueue.db import redis_servers
+from taskqueue.db.server_urls import split_url
 
 #: Roles that an issuer can grant. Pilots and gateways have tokens of the installation, which they renew.
 _ROLES = "^(user|vo_admin|site_admin|director|operator|monitor)$"
@@ -140,12 +140,11 @@ def _make_tuple(given: object) -> object:
 
 def _separate_hosts(url: str) -> str:
     """The URL as SQLAlchemy reads it, if it names several servers as libpq does: `//user@h1:5432,h2/db`."""
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    if "," not in hosts or not parts.scheme.startswith("postgres"):
+    parts = split_url(url)
+    if len(parts.hosts) < 2 or not parts.scheme.startswith("postgres"):
         return url
-    query = "&".join((*(f"host={host}" for host in hosts.split(",")), *filter(None, (parts.query,))))
-    return f"{parts.scheme}://{login and f'{login}@'}{parts.path}?{query}"
+    query = "&".join((*(f"host={host}" for host in parts.hosts), *filter(None, (parts.query,))))
+    return f"{parts.scheme}://{parts.login and f'{parts.login}@'}/{parts.path}?{query}"
 
 
 def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:

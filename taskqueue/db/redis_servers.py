@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from taskqueue.db.server_urls import split_url
+
 if TYPE_CHECKING:
     from redis import Redis
 
@@ -37,21 +39,20 @@ class SentinelAddress:
 
 def check_url(url: str) -> str:
     """The URL; ValueError if it is none of Redis."""
-    scheme = urlsplit(url).scheme
+    scheme = split_url(url).scheme
     if scheme in _SENTINELS:
         parse_sentinels(url)
     elif scheme not in _SERVERS:
-        raise ValueError(f"begins with {scheme or url!r}; use redis://, rediss://, unix:// or {_FORM}")
+        raise ValueError(f"has the scheme {scheme!r}; use redis://, rediss://, unix:// or {_FORM}")
     return url
 
 
 def parse_sentinels(url: str) -> SentinelAddress:
     """The parts of a URL with Sentinels; ValueError if one is missing or wrong."""
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    username, _, password = login.partition(":")
+    parts = split_url(url)
+    username, _, password = parts.login.partition(":")
     master, _, database = parts.path.strip("/").partition("/")
-    if not (hosts and master and (database or "0").isdecimal()):
+    if not (parts.hosts and master and (database or "0").isdecimal()):
         raise ValueError(f"names no Sentinels or no master; use {_FORM}")
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     if unknown := sorted(query.keys() - _OPTIONS):
@@ -59,7 +60,7 @@ def parse_sentinels(url: str) -> SentinelAddress:
             f"{', '.join(unknown)}: unknown; with Sentinels there are {', '.join(sorted(_OPTIONS))}"
         )
     return SentinelAddress(
-        sentinels=tuple(map(_parse_host, hosts.split(","))),
+        sentinels=tuple(map(_parse_host, parts.hosts)),
         master=unquote(master),
         database=int(database or 0),
         username=unquote(username) or None,
@@ -93,7 +94,7 @@ def connect(url: str, *, timeout: float | None = None, **more: Any) -> "Redis":
             "socket_connect_timeout": timeout,
             "retry": Retry(NoBackoff(), 0),
         }
-    if urlsplit(url).scheme not in _SENTINELS:
+    if split_url(url).scheme not in _SENTINELS:
         return Redis.from_url(url, **options)
     given = parse_sentinels(url)
     login = {"db": given.database, "username": given.username, "password": given.password}

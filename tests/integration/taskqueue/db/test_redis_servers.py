@@ -48,8 +48,9 @@ def test_the_next_master_is_found_when_the_first_is_killed(sentinels: SentinelSe
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("http://host", "begins with 'http'"),
-        ("host:6379", "begins with 'host'"),
+        ("http://host", "the scheme 'http'"),
+        ("host:6379", "the scheme ''"),
+        ("redis+sentinel://[::1/pilotage", "Invalid IPv6"),
         ("redis+sentinel://host", "no master"),
         ("redis+sentinel:///pilotage", "no Sentinels"),
         ("redis+sentinel://a,,b/pilotage", "no Sentinel"),

@@ -58,7 +58,10 @@ def _furnished(service: Service) -> dict[str, object]:
     [match] = pilot.post("/api/v1/matcher/requestJob", json=resource).json()["matches"]
     pilot.post(f"/api/v1/leases/{match['lease']}/start", json={})
     pool = user.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"]
+    planned = {"place": site, "begins": "2999-01-01T00:00:00Z", "ends": "2999-01-02T00:00:00Z", "reason": "x"}
+    downtime = service.as_role("operator").post("/api/v1/downtimes", json=planned).json()
     return {
+        "downtime_id": downtime["downtime_id"],
         "job_id": job_id,
         "lease": match["lease"],
         "stamp": "p1",

@@ -154,7 +154,7 @@ def test_an_answer_about_demand_has_a_bounded_number_of_candidates_and_directors
             return director.post(f"{API}/matcher/getDemand", json=body).json()
 
     found = list(matcher_client._fetch_demand(Asked(), resources))
-    assert [len(task_queues) for task_queues, _ in found] == [2] * 5
+    assert [len(each.task_queues) for each in found] == [2] * 5
     assert asked == [5, 3, 1]
 
 
