@@ -349,9 +349,9 @@ def _strip(answer: Any) -> Any:
     if isinstance(answer, list):
         # 1.0.0 also left to the node what all nodes fulfil.
         told = (
-            each
-            for each in answer
-            if "decide only at the node" not in (each if isinstance(each, str) else "")
+            each for each in answer if " only at the node: " not in (each if isinstance(each, str) else "")
         )
         return list(map(_strip, told))
+    if isinstance(answer, str):  # 1.0.0 wrote the plural behind any number
+        return answer.replace("the 1 eligible ones leave", "the 1 eligible one leaves")
     return answer
