@@ -30,7 +30,7 @@ from tests.support.servers.arc import ArcCe
 from tests.support.servers.grid_engine import GridEngine
 from tests.support.servers.htcondor import HTCondorPool
 from tests.support.servers.pgbouncer import Pgbouncer
-from tests.support.servers.s3_server import S3Server, make_store
+from tests.support.servers.s3_server import S3Server, make_store, running_s3_server
 
 ROOT = Path(__file__).parent.parent
 
@@ -303,10 +303,15 @@ def redis_server(_redis: RedisServer) -> Iterator[RedisServer]:
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """A server of S3 that runs; for tests with a prefix of their own."""
-    server = S3Server()
-    server.start()
-    yield server
-    server.kill()
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def own_server() -> Iterator[S3Server]:
+    """A server of S3 that the test may kill."""
+    with running_s3_server() as server:
+        yield server
 
 
 @pytest.fixture(params=["directory", "s3"])

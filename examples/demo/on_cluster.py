@@ -29,12 +29,8 @@ def main(*, minutes: float | None, seed: int | None, kinds: frozenset[str] | Non
     """Run the demonstration, with all kinds of faults or some; the exit status."""
     if install:
         debian.install([cluster.SUITE] if cluster.SUITE.missing else [])
-    if missing := cluster.SUITE.missing:
-        packages = " ".join(cluster.SUITE.packages)
-        sys.stderr.write(
-            f"./dev demo --cluster: there is no {', '.join(missing)} here;"
-            f" on Debian --install adds the packages {packages}\n"
-        )
+    if lack := cluster.SUITE.lack:
+        sys.stderr.write(f"./dev demo --cluster: {lack}\n")
         return 2
     seed = int(time.time()) if seed is None else seed
     minutes = MINUTES if minutes is None else minutes

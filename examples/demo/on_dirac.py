@@ -81,12 +81,8 @@ def main(*, install: bool) -> int:
     """Run the demonstration; the exit status."""
     if install:
         debian.install([dirac_package.SUITE] if dirac_package.SUITE.missing else [])
-    if missing := dirac_package.SUITE.missing:
-        packages = " ".join(dirac_package.SUITE.packages)
-        sys.stderr.write(
-            f"./dev demo --dirac: there is no {', '.join(missing)} here to build DIRAC's M2Crypto with;"
-            f" on Debian --install adds the packages {packages}\n"
-        )
+    if lack := dirac_package.SUITE.lack:
+        sys.stderr.write(f"./dev demo --dirac: to build DIRAC's M2Crypto, {lack}\n")
         return 2
     console.print(
         f"DIRAC {dirac_package.VERSION} in an environment of its own, from PyPI: installed once,"

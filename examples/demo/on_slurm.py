@@ -74,12 +74,7 @@ def _trouble() -> str | None:
     suite = slurm.SUITE
     if not suite.may_be_run:
         return "Slurm runs jobs for others, which takes root; ./dev demo needs nothing"
-    if suite.missing:
-        packages = " ".join(suite.packages)
-        return (
-            f"there is no {', '.join(suite.missing)} here; on Debian --install adds the packages {packages}"
-        )
-    return None
+    return suite.lack or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,13 @@ class Suite:
         return (*programs, *files, *(package for package in unpacked if not aside(package).is_dir()))
 
     @property
+    def lack(self) -> str:
+        """What is missing and how to get it, for people; empty: nothing."""
+        packages = " ".join(self.packages)
+        there_is_no = f"there is no {', '.join(self.missing)} here"
+        return f"{there_is_no}; on Debian --install adds the packages {packages}" if self.missing else ""
+
+    @property
     def may_be_run(self) -> bool:
         """Whether we are who has to be for it."""
         return not self.needs_root or os.geteuid() == 0

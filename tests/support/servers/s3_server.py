@@ -3,7 +3,8 @@
 import secrets
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import botocore.session
@@ -63,6 +64,17 @@ class S3Server:
         with suppress(httpx.TransportError):
             return httpx.get(f"{self.url}/moto-api/", trust_env=False).is_success
         return False
+
+
+@contextmanager
+def running_s3_server() -> Iterator[S3Server]:
+    """A server that runs, until the end or until it is killed."""
+    server = S3Server()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
 
 
 def make_store(place: S3Place, monkeypatch: pytest.MonkeyPatch) -> S3Store:

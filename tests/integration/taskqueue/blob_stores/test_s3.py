@@ -23,15 +23,6 @@ MISSING = "0" * 64
 
 
 @pytest.fixture
-def own_server() -> Iterator[S3Server]:
-    """A server that the test may kill."""
-    server = S3Server()
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests that are not repeated."""
     monkeypatch.setattr(s3, "_CONFIG", s3._CONFIG.merge(Config(retries={"total_max_attempts": 1})))

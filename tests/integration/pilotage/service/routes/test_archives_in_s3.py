@@ -20,15 +20,6 @@ PLACE = "of-the-service"
 
 
 @pytest.fixture
-def own_server() -> Iterator[S3Server]:
-    """A server that the test may kill."""
-    server = S3Server()
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
 def service(
     sqlite_url: str, tmp_path: Path, own_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Service]:
