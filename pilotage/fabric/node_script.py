@@ -49,14 +49,17 @@ for name, text in (
   with open(os.path.join(sys.argv[1], name), "wb") as file:
     file.write(zlib.decompress(base64.b64decode(text)))
 END_OF_FILES
+signalled=
 {fetch}{feed}"$python" -E -s "$area/{program}" {words} &
 program=$!
-trap 'kill -TERM "$program" 2>/dev/null' TERM INT HUP USR2
-trap 'kill -USR1 "$program" 2>/dev/null' USR1
+trap 'signalled=yes; kill -TERM "$program" 2>/dev/null' TERM INT HUP USR2
+trap 'signalled=yes; kill -USR1 "$program" 2>/dev/null' USR1
 wait "$program"
 status=$?
-while kill -0 "$program" 2>/dev/null
+# A signal ends `wait`, not the program, whose status a second `wait` has even if it ended meanwhile.
+while [ "$status" -gt 128 ] && [ "$signalled" ]
 do
+  signalled=
   wait "$program"
   status=$?
 done

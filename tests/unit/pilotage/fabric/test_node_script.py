@@ -147,32 +147,57 @@ def test_a_python_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert done.returncode == 7, done.stderr
 
 
-@pytest.mark.parametrize(("signal", "status"), [("TERM", 9), ("HUP", 9), ("USR2", 9), ("USR1", 8)])
-def test_a_signal_reaches_the_pilot_whose_status_is_the_scripts(
-    tmp_path: Path, signal: str, status: int
-) -> None:
-    waiting = """
-import os, signal, sys
+#: A program that says when it waits for a signal, and ends with a status of its own.
+ENDS_WHEN_TOLD = """
+import signal, sys
 signals = {signal.SIGTERM: 9, signal.SIGUSR1: 8}
 signal.pthread_sigmask(signal.SIG_BLOCK, signals)
 print("ready", flush=True)
 sys.exit(signals[signal.sigwait(signals)])
 """
-    file = tmp_path / "script"
-    file.write_text(pilot_text(script(), spy(waiting)), encoding="ascii")
+
+
+def start(folder: Path, text: str) -> subprocess.Popen[bytes]:
+    """Start a script, and wait until its program waits for a signal."""
+    file = folder / "script"
+    file.write_text(text, encoding="ascii")
     # A shell cannot trap what was ignored when it began, as HUP is under nohup.
     process = subprocess.Popen(
         ["env", "--default-signal", "sh", file],
         stdout=subprocess.PIPE,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**os.environ, "TMPDIR": str(folder)},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
+    return process
 
-    assert process.wait(300) == status
-    process.stdout.close()
+
+@pytest.mark.parametrize(("signal", "status"), [("TERM", 9), ("HUP", 9), ("USR2", 9), ("USR1", 8)])
+def test_a_signal_reaches_the_pilot_whose_status_is_the_scripts(
+    tmp_path: Path, signal: str, status: int
+) -> None:
+    with start(tmp_path, pilot_text(script(), spy(ENDS_WHEN_TOLD))) as process:
+        subprocess.run(["kill", f"-{signal}", str(process.pid)], check=True)
+        assert process.wait(300) == status
+
     assert not list(tmp_path.glob("pilot-*"))
+
+
+def test_the_status_is_the_pilots_if_it_ends_while_the_shell_handles_the_signal(tmp_path: Path) -> None:
+    # The shell takes note of the end of its child between two commands: from then on no `kill` finds it.
+    slow_kill = """
+kill() {
+  command kill "$@" || return
+  tries=0
+  while [ -e "/proc/$program" ] && [ "$tries" -lt 1000000 ]; do tries=$((tries + 1)); done
+}
+"""
+    text = pilot_text(script(), spy(ENDS_WHEN_TOLD))
+    first_line, rest = text.split("\n", 1)
+
+    with start(tmp_path, first_line + slow_kill + rest) as process:
+        process.terminate()
+        assert process.wait(300) == 9
 
 
 def test_python_finds_its_own_path_where_the_environment_has_none(tmp_path: Path) -> None:
