@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
@@ -360,15 +361,36 @@ class Measure(StrEnum):
     JOBS = "Jobs"  #: number of times that jobs were run
 
 
+#: Seconds of the longest time slice, and half-lives that count: of older use less than a thousandth is left.
+_LONGEST_SPAN: Final = 31 * 86_400
+_HALF_LIVES: Final = 10
+
+
 class TimeSlice(Options):
     """`JobScheduling/ShareCorrections/<name>/TimeSlices/<name>`: a time over which use is summed."""
 
-    time_span: Annotated[float, Field(ge=3_600, le=31 * 86_400)] = 604_800
+    time_span: Annotated[float, Field(ge=3_600, le=_LONGEST_SPAN)] = 604_800
     """Seconds until now, to the whole hour; what retention has removed is not seen."""
+    half_life: Annotated[float, Field(ge=3_600, le=_LONGEST_SPAN)] | None = None
+    """Seconds after which use counts half, as HTCondor's PRIORITY_HALFLIFE; without it all use counts alike.
+    Where only this is stated, `TimeSpan` is ten times as long, or 31 days."""
     weight: Annotated[float, Field(ge=bounds.SMALLEST_WEIGHT, le=bounds.SHARE)] = 1
     """Among the slices."""
     max_correction: Annotated[float, Field(ge=1, le=bounds.CORRECTION)] = 3
     """What the slice may multiply or divide a share by."""
+
+    @property
+    def span(self) -> float:
+        """The effective `TimeSpan`."""
+        if self.half_life is None or "time_span" in self.model_fields_set:
+            return self.time_span
+        return min(_HALF_LIVES * self.half_life, _LONGEST_SPAN)
+
+    def decay(self, age: timedelta) -> float:
+        """The factor of use of this age."""
+        if self.half_life is None or age <= timedelta():
+            return 1.0
+        return float(0.5 ** (age.total_seconds() / self.half_life))
 
 
 class ShareCorrection(Options):

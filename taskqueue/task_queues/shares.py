@@ -66,6 +66,17 @@ class ShareDemand:
     raw: float  #: mean of `compute_job_weight` over its jobs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareSplit:
+    """How the shares of a VO are split over its task queues with jobs, from the group to the weight."""
+
+    stated: Mapping[ShareHolder, float]  #: of groups, as configured
+    of_groups: Mapping[ShareHolder, float]  #: the same, corrected by usage
+    even: Mapping[ShareHolder, float]  #: of groups with JobSharing, and of the owners of the others
+    of_holders: Mapping[ShareHolder, float]  #: the same, corrected by usage
+    weights: Mapping[int, float]  #: by task queue
+
+
 def compute_job_weight(user_priority: float) -> float:
     """Weight of a job by its user priority: 10 is "always first", 0 "only if there is nothing else"."""
     if user_priority <= _NEVER_FIRST:

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Connection, Engine, delete, select
 
 from agents import priorities
-from agents.priorities import PriorityResult, PriorityState, UsageCache
-from cs_config.options.options import Measure
+from agents.effective_shares import UsageCache
+from agents.priorities import PriorityResult, PriorityState
+from cs_config.options.options import Measure, TimeSlice
 from cs_config.tree.configuration import Configuration
 from matcher import demand
 from matcher.claim.matcher import Matcher
@@ -336,16 +337,25 @@ def run(
         task_queues.mark_empty(conn, [task_queue_of(conn, job_id)], now=began)
 
 
+def slice_of(span: timedelta, half_life: timedelta | None = None) -> TimeSlice:
+    stated = {"TimeSpan": span.total_seconds()}
+    if half_life is not None:
+        stated["HalfLife"] = half_life.total_seconds()
+    return TimeSlice.model_validate(stated)
+
+
 def used(
     engine: Engine,
     now: datetime,
     *,
     span: timedelta = 24 * HOUR,
     measure: Measure = Measure.WALL_TIME,
+    half_life: timedelta | None = None,
     history: UsageCache | None = None,
 ) -> Mapping[ShareHolder, float]:
+    part = slice_of(span, half_life)
     with database.reading(engine) as conn:
-        found = (history or UsageCache()).read_usage(conn, "lhcb", span=span, measure=measure, now=now)
+        found = (history or UsageCache()).read_usage(conn, "lhcb", part, measure=measure, now=now)
     return {who: pytest.approx(amount) for who, amount in found.items()}
 
 
@@ -373,7 +383,7 @@ def test_only_what_ended_in_the_time_counts_and_only_of_the_vo(engine: Engine, n
     assert used(engine, now, span=7 * HOUR) == {}
     assert used(engine, now, span=9 * HOUR)[USERS] == 2 * 3600
     with database.reading(engine) as conn:
-        assert UsageCache().read_usage(conn, "cms", span=9 * HOUR, measure=Measure.JOBS, now=now) == {}
+        assert UsageCache().read_usage(conn, "cms", slice_of(9 * HOUR), measure=Measure.JOBS, now=now) == {}
 
 
 def test_what_is_remembered_of_use_is_renewed_and_says_the_same(engine: Engine, now: datetime) -> None:
@@ -430,3 +440,37 @@ def test_a_group_that_shares_has_no_owners_to_correct(engine: Engine, now: datet
     prod = add(engine, now, group="lhcb_prod")
     Agent(engine, grid(text)).cycle(now)
     assert weights(engine)[prod] == 1000
+
+
+def test_use_counts_half_after_each_half_life(engine: Engine, now: datetime) -> None:
+    at = now.replace(minute=0, second=0, microsecond=0)
+    for days in (1, 2, 3):
+        run(engine, at - days * 24 * HOUR - 9 * HOUR, hours=8, group="lhcb_user")  # ends in the hour before
+    found = used(engine, at, span=30 * 24 * HOUR, half_life=24 * HOUR)
+    assert found[USERS] == 8 * 3600 * (1 / 2 + 1 / 4 + 1 / 8)
+    assert used(engine, at, span=30 * 24 * HOUR)[USERS] == 3 * 8 * 3600
+
+
+def test_what_runs_now_and_ended_in_this_hour_has_not_decayed(engine: Engine, now: datetime) -> None:
+    run(engine, now - 3 * HOUR, hours=None, group="lhcb_user")
+    run(engine, now - 5 * HOUR, hours=5, group="lhcb_prod")
+    found = used(engine, now, half_life=HOUR)
+    assert (found[USERS], found[PROD]) == (3 * 3600, 5 * 3600)
+
+
+def test_a_share_recovers_as_its_use_decays_and_a_new_process_agrees(engine: Engine, now: datetime) -> None:
+    text = CORRECTED.replace(
+        "true}", "true, ShareCorrections: {groups: {TimeSlices: {decay: {HalfLife: 86400}}}}}"
+    )
+    at = now.replace(minute=0, second=0, microsecond=0)
+    run(engine, at - 49 * HOUR, hours=48.5, group="lhcb_user")
+    users, prod = add(engine, now), add(engine, now, group="lhcb_prod")
+    later = at + 48 * HOUR
+    run(engine, later - 2 * HOUR, hours=1.5, group="lhcb_prod", cores=8)  # 12 core hours
+    Agent(engine, grid(text), name="first").cycle(later)
+    found = weights(engine)
+    of_users = 48.5 / 2 ** (48 / 24) / (48.5 / 2 ** (48 / 24) + 12)
+    due = {users: 0.5 / of_users, prod: 0.5 / (1 - of_users)}
+    assert found[users] / found[prod] == pytest.approx(due[users] / due[prod])
+    restarted = Agent(engine, grid(text), name="first").cycle(later + SECOND)
+    assert (restarted.weighed, restarted.changed) == (2, 0)

@@ -4,7 +4,7 @@ from pydantic import ValidationError
 from cs_config import validate
 from cs_config.options import keywords
 from cs_config.options.operations import options_for
-from cs_config.options.options import Measure
+from cs_config.options.options import Measure, TimeSlice
 from requirements.record import MatchRule, ValueKind
 
 
@@ -109,6 +109,21 @@ def test_shares_are_corrected_only_where_it_is_asked_for() -> None:
         (86_400, 1, 3),
         (604_800, 2, 3),
     ]
+
+
+@pytest.mark.parametrize(
+    ("stated", "days"),
+    [
+        ({}, 7),
+        ({"HalfLife": 86_400}, 10),
+        ({"HalfLife": 86_400 * 7}, 31),
+        ({"HalfLife": 86_400, "TimeSpan": 172_800}, 2),
+    ],
+)
+def test_a_slice_with_a_half_life_is_ten_times_as_long_or_as_stated(
+    stated: dict[str, float], days: int
+) -> None:
+    assert TimeSlice.model_validate(stated).span == days * 86_400
 
 
 def test_a_correction_of_which_nothing_is_said_is_one_between_groups_over_a_week() -> None:
