@@ -30,6 +30,10 @@ class JobTier:
         """The types, folded."""
         return frozenset(map(fold, self.weights))
 
+    def find_weight(self, types: Collection[str]) -> float:
+        """The weight of jobs with these types (one, or none); 0: they are not in this tier."""
+        return sum(weight for name, weight in self.weights.items() if fold(name) in set(map(fold, types)))
+
     def draw_types(self, random: Random) -> list[str]:
         """The types, folded, in random order by weight.
 

@@ -123,6 +123,12 @@ def draw_order(task_queues: Sequence[TaskQueue], random: Random) -> Iterator[Tas
     yield from (each for _, _, each in sorted(rest))
 
 
+def compute_chance(one: TaskQueue, other: TaskQueue) -> float:
+    """The chance that one task queue is drawn before another one, whatever else there is."""
+    weight, other_weight = _compute_weights([one, other])
+    return weight / (weight + other_weight)
+
+
 def _compute_weights(task_queues: Sequence[TaskQueue]) -> list[float]:
     members = Counter([each.family for each in task_queues])
     return [max(each.priority / members[each.family], LEAST) for each in task_queues]

@@ -85,6 +85,10 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "import": "downtime:import_feed",
         },
     ),
+    "share": CommandGroup(
+        "Show shares of groups and owners, and why one job comes before another.",
+        {"show": "share:show", "compare": "share:compare"},
+    ),
     "config": CommandGroup(
         "Check, show, change, import and export the configuration.",
         {

@@ -350,6 +350,14 @@ class ServiceClient:
         """The `path` of a link that signs a browser in, once, for ourselves or whom the wishes name."""
         return self._call("POST", "/login-links", json=dict(wishes))
 
+    def shares(self, vo: str | None = None) -> Json:
+        """The shares of a VO (None: that of the token), with the use that corrects them."""
+        return self._call("GET", "/shares", params={} if vo is None else {"vo": vo})
+
+    def compare_jobs(self, first: int, second: int) -> Json:
+        """Which of two jobs a pilot for both is given first, and what decides that."""
+        return self._call("GET", "/shares/order", params={"first": first, "second": second})
+
     def pools(self, filters: Mapping[str, str], *, limit: int = 100, after: object = None) -> Json:
         """One page of SubmitPools under `pools`."""
         return self._page("/pools", filters, limit=limit, after=after)

@@ -8,6 +8,7 @@ from typing import Final
 
 from sqlalchemy import Engine
 
+from agents.effective_shares import UsageCache
 from cs_config.cache import Cache, CountCache
 from cs_config.versions.store import LiveConfiguration
 from matcher.claim.async_claimer import AsyncClaimer
@@ -29,6 +30,7 @@ from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import clock, database
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.task_queues.listing import WaitingClass
+from taskqueue.task_queues.priorities import FamilyCache
 
 utc_now = clock.utc_now
 
@@ -100,6 +102,9 @@ class Services:
     answers: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.ANSWERS))
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
     summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
+    #: What shares are computed from.
+    usage: UsageCache = field(default_factory=UsageCache)
+    families: FamilyCache = field(default_factory=FamilyCache)
     advisor: Advisor = field(default_factory=Advisor)
     #: By VO: folded names of parameters that its waiting jobs compare as versions.
     versions: Cache[str, frozenset[str]] = field(default_factory=lambda: Cache(1000))

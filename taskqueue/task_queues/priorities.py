@@ -75,6 +75,7 @@ class WeightedTaskQueue:
 
     demand: ShareDemand
     weight: float
+    jobs: int
 
 
 def list_vos(conn: Connection) -> list[str]:
@@ -128,6 +129,7 @@ def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[Weig
                 raw=shares.compute_raw_weight(jobs[row.task_queue_id]),
             ),
             weight=row.priority,
+            jobs=sum(jobs[row.task_queue_id].values()),
         )
         for row in of_task_queue.values()
     ]

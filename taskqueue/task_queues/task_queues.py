@@ -162,14 +162,12 @@ FIRST_IN = select(
     select(func.aggregate_strings(cast(_first.c.job_id, Text), ",")).scalar_subquery().label("job_ids"),
 ).where(sql.is_listed(task_queues.c.task_queue_id))
 TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
-OCCUPIED = (
-    select(
-        *(task_queues.c.task_queue_id, task_queues.c.class_id, task_queues.c.vo, task_queues.c.owner),
-        *(task_queues.c.owner_group, task_queues.c.priority, requirement_classes.c.definition),
-    )
-    .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
-    .where(task_queues.c.occupied)
-)
+_SELECTED = select(
+    *(task_queues.c.task_queue_id, task_queues.c.class_id, task_queues.c.vo, task_queues.c.owner),
+    *(task_queues.c.owner_group, task_queues.c.priority, requirement_classes.c.definition),
+).join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+AMONG = _SELECTED.where(sql.is_listed(task_queues.c.task_queue_id))
+OCCUPIED = _SELECTED.where(task_queues.c.occupied)
 OCCUPIED_AMONG = OCCUPIED.where(sql.is_listed(task_queues.c.task_queue_id))
 
 
@@ -244,6 +242,12 @@ def list_occupied(conn: Connection) -> list[TaskQueue]:
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """The task queues among these that are marked occupied."""
     return from_rows(sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids))
+
+
+def read_task_queues(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, TaskQueue]:
+    """These task queues, by id, whether they have jobs or not."""
+    rows = conn.execute(AMONG, {"ids": sorted(task_queue_ids)})
+    return {each.task_queue_id: each for each in from_rows(rows)}
 
 
 def find_filled(conn: Connection, task_queue_ids: Collection[int]) -> frozenset[int]:

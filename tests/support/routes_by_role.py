@@ -174,6 +174,8 @@ ROUTES: Sequence[Route] = [
         {"name": "nobody"},
         {"vo_admin", "site_admin", "director", "gateway"},
     ),
+    ("GET", "/shares?vo=cms", None, {"user", "vo_admin"}),
+    ("GET", "/shares/order?first=1&second=2", None, {"user", "vo_admin"}),
     ("GET", "/site-processes", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("GET", "/pilots/summary", None, {"vo_admin", "site_admin", "director", "gateway"}),
     ("POST", "/pilots/standings", {"stamps": ["s1"]}, {"director"}),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import HTMLResponse
-from pydantic import Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from cs_config.options.registry import DEFAULT_SHARE
@@ -20,6 +20,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.queries import shares
 from pilotage.service.queries import sites as queries_sites
 from requirements.requirement_class import RequirementClass
 from requirements.states import LocalJobsStatus, PilotStatus
@@ -130,6 +131,31 @@ def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -
         },
         list_conditions=_list_conditions,
     )
+
+
+#: Id of a job.
+JobId = Annotated[int, Field(ge=1, lt=2**63)]
+
+
+class SharesShown(BaseModel):
+    """Query of the page; empty texts are ignored."""
+
+    vo: str = Field(default="", max_length=255, description="Empty: the only or first visible one.")
+    first: JobId | Literal[""] = Field(default="", description="A job, whose order with `second` is shown.")
+    second: JobId | Literal[""] = ""
+
+
+@pools_router.get("/shares")
+@allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
+def show_shares(page: PageOf, query: Annotated[SharesShown, Query()]) -> HTMLResponse:
+    """Show the shares of a VO, and which of two jobs comes first."""
+    vos = visibility.pool_vos(page.caller, page.parts.live.current.vos)
+    vo = visibility.vo_of(page.caller, query.vo or next(iter(vos), None))
+    found = shares.list_shares(page.parts, page.caller, vo)
+    order = None
+    if query.first != "" and query.second != "":
+        order = shares.compare_jobs(page.parts, page.caller, query.first, query.second)
+    return page.render("shares/list.html", query=query, vos=vos, found=found, order=order)
 
 
 def _list_conditions(asked: RequirementClass) -> Sequence[str]:

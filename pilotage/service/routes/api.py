@@ -12,6 +12,7 @@ from pilotage.service.routes import (
     pilots,
     pools,
     resources,
+    shares,
     sites,
     tokens,
 )
@@ -30,6 +31,7 @@ ROUTERS = (
     archives.router,
     resources.router,
     pools.router,
+    shares.router,
     config.router,
     pilots.router,
     pilots.batch_router,

@@ -53,6 +53,7 @@ PAGES: Sequence[Page] = [
     ("GET", "/pools", SITES),
     ("GET", "/pools/{pool_id}", SITES),
     ("GET", "/task-queues", {"user", "vo_admin", "director"}),
+    ("GET", "/shares", {"user", "vo_admin"}),
     ("GET", "/sites", SITES),
     ("GET", "/sites/{site}", SITES),
     ("GET", "/sites/{site}/offers", SITES),

@@ -122,6 +122,31 @@ def test_task_queues_show_users_their_own_and_vo_admins_those_of_the_vo(grid: Se
     picture(page, "sites/task_queues")
 
 
+def test_shares_show_who_has_which_part_and_why_a_job_comes_first(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="user", vo="cms", user="bob")
+    page.goto("/shares")
+    row = page.get_by_role("row").filter(has_text="you")
+    assert row.get_by_role("cell").nth(2).text_content() == "1"
+    assert not page.get_by_role("row").filter(has_text="ada").count()
+    page.get_by_label("Why does job").fill("1")
+    page.get_by_label("come before job").fill("2")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("heading", name="Job 1 before job 2?")).to_be_visible()
+    expect(page.get_by_text("Job 1 comes first: both are in one task queue")).to_be_visible()
+    page.goto("/shares?first=1&second=4")
+    expect(page.get_by_text("They do not compete: no queue could run both.")).to_be_visible()
+
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
+    page.goto("/task-queues")
+    page.get_by_role("link", name="Shares").click()
+    expect(page.get_by_role("row").filter(has_text="ada")).to_be_visible()
+    picture(page, "sites/shares")
+    for address in ("/shares?first=7&second=x", "/shares?first=1&second=1"):
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.status == 400
+
+
 def test_the_numbers_of_a_list_and_of_a_pool_go_on_by_themselves(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="director", vo="dune", user="dora")
     page.clock.install()

@@ -125,6 +125,8 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
     )
     [pool, *_] = walk.go(user, "GET", "/pools").json()["pools"]
     walk.go(user, "GET", f"/pools/{pool['pool_id']}")
+    walk.go(user, "GET", "/shares")
+    walk.go(user, "GET", "/shares/order", params={"first": job_id, "second": job_id + 1})
     walk.go(user, "GET", "/accounting")
     walk.go(user, "GET", "/accounting.csv")
     walk.go(user, "GET", "/accounting/depths", params={"site": "LCG.A.org"})

@@ -1,0 +1,69 @@
+"""`pilotage share`: shares of groups and owners, and which of two jobs comes first."""
+
+from typing import Annotated, Any
+
+from rich.console import Group, RenderableType
+
+from pilotage.cli import options, output
+from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.output import Entry
+
+_DAY = 86_400.0
+
+
+def show(
+    *,
+    vo: Annotated[str | None, options.option("VO", "VO (default: that of your token).")] = None,
+    service: ServiceOptions,
+) -> None:
+    """Show the shares of the groups and owners of a VO that have waiting jobs, in the order of their size.
+
+    Configured, the use that corrects them, and in force; Part is of the VO's matches by pilots that can run
+    everything. Users see groups and themselves, VO admins all owners.
+    """
+    service.show(lambda client: client.shares(vo), _shares)
+
+
+def compare(
+    first: Annotated[int, options.argument("JOB", "The job that comes first, or should.")],
+    second: Annotated[int, options.argument("OTHER", "The job that waits behind it.")],
+    *,
+    service: ServiceOptions,
+) -> None:
+    """Tell why one job comes before another: queues, tiers of types, shares, priorities, submission."""
+    service.show(lambda client: client.compare_jobs(first, second), _precedence)
+
+
+def _shares(found: Entry) -> RenderableType:
+    headings = ("#Place", "Group", "Owner", "#Waiting", "#Configured", "Used", "#In force", "#Part")
+    by_use = "corrected by use" if found["is_corrected"] else "not corrected by use (EnableSharesCorrection)"
+    rows = [_row(each) for each in found["shares"]]
+    title = f"{found['vo']}: shares are {by_use}"
+    return output.table(headings, rows, title=title) if rows else f"{found['vo']}: no job waits"
+
+
+def _row(each: Entry) -> tuple[object, ...]:
+    owner = f"{each['owner']} (you)" if each["is_own"] else each["owner"]
+    return (
+        *(each["place"], each["owner_group"], owner, f"{each['waiting']:,}", f"{each['configured']:,.4g}"),
+        *("; ".join(map(_use, each["used"])), f"{each['share']:,.4g}", f"{100 * each['part']:.1f} %"),
+    )
+
+
+def _use(used: Entry) -> str:
+    unit = "core h" if used["measure"] == "WallTime" else "jobs"
+    over = "half-life" if used["half_life"] else "last"
+    return f"{used['amount']:,.1f} {unit}, {over} {(used['half_life'] or used['time_span']) / _DAY:g} d"
+
+
+def _precedence(found: Entry) -> RenderableType:
+    first, second = found["first"], found["second"]
+    rows: list[tuple[Any, ...]] = []
+    if found["queues"]:
+        one, other, both = found["queues"]
+        rows += [("eligible queues", one, other), ("of these for both", both, both)]
+    rows += [(each["what"], f"{each['first']:.4g}", f"{each['second']:.4g}") for each in found["steps"]]
+    if found["weights"]:
+        rows.append(("weight of the task queue", *(f"{each:.4g}" for each in found["weights"])))
+    headings = ("", f"#Job {first}", f"#Job {second}")
+    return Group(found["headline"], *([output.table(headings, rows)] if rows else []))

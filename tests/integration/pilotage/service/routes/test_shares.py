@@ -1,0 +1,188 @@
+"""Shares and the order of two jobs over HTTP: what is shown to whom, and that matching keeps to it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Engine
+
+from agents import priorities
+from agents.priorities import PriorityState
+from pilotage.service.services import utc_now
+from tests.support import service as services
+from tests.support.service import Service
+
+CONFIG = services.CONFIG.replace(
+    "    cms_user: {VO: cms}\n", "    cms_user: {VO: cms}\n    cms_prod: {VO: cms, JobShare: 3000}\n"
+)
+QUEUE = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6, "MaxRAM": 4000}
+
+
+@pytest.fixture
+def shared(engine: Engine, tmp_path: Any) -> Iterator[Service]:
+    with services.running(engine, tmp_path, CONFIG) as service:
+        yield service
+
+
+def _submit(service: Service, user: str, group: str = "", *, number: int = 1, **more: object) -> list[int]:
+    client = service.as_role("user", vo="cms", user=user, group=group or None)
+    jobs = [{"Executable": "x", "Requirements": {"Memory": 2000}, **more} for _ in range(number)]
+    answer = client.post("/api/v1/jobs", json={"jobs": jobs})
+    assert answer.status_code == 201, answer.text
+    return list(answer.json()["job_ids"])
+
+
+def _weigh(service: Service) -> None:
+    """Run the priority agent once."""
+    config = service.parts.live.current
+    priorities.cycle(service.engine, config, now=utc_now(), holder="test", memory=PriorityState())
+
+
+def _shares(client: httpx.Client) -> dict[tuple[str, str | None], Any]:
+    answer = client.get("/api/v1/shares", params={"vo": "cms"})
+    assert answer.status_code == 200, answer.text
+    return {(each["owner_group"], each["owner"]): each for each in answer.json()["shares"]}
+
+
+def _order(client: httpx.Client, first: int, second: int) -> Any:
+    answer = client.get("/api/v1/shares/order", params={"first": first, "second": second})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_a_vo_admin_sees_all_owners_and_a_user_groups_and_himself(shared: Service) -> None:
+    _submit(shared, "ada", number=2)
+    _submit(shared, "bob")
+    _submit(shared, "eve", "cms_prod")
+    found = _shares(shared.as_role("vo_admin", vo="cms", user="lead"))
+    assert list(found) == [
+        *(("cms_prod", None), ("cms_user", None), ("cms_prod", "eve"), ("cms_user", "ada")),
+        ("cms_user", "bob"),
+    ]
+    prod, ada = found["cms_prod", None], found["cms_user", "ada"]
+    assert (prod["configured"], prod["share"], prod["part"], prod["place"]) == (3000, 3000, 0.75, 1)
+    assert (ada["configured"], ada["part"], ada["waiting"], ada["used"]) == (500, 0.125, 2, [])
+    of_ada = _shares(shared.user("ada"))
+    assert list(of_ada) == [("cms_prod", None), ("cms_user", None), ("cms_user", "ada")]
+    assert [each["is_own"] for each in of_ada.values()] == [False, False, True]
+    assert shared.user("dan", "dune").get("/api/v1/shares?vo=cms").status_code == 403
+    assert shared.operator().get("/api/v1/shares").status_code == 400
+
+
+def test_the_shares_are_those_that_the_agent_gives_the_matchers(shared: Service) -> None:
+    [mine], [hers] = _submit(shared, "ada"), _submit(shared, "eve", "cms_prod")
+    _weigh(shared)
+    order = _order(shared.user("ada"), hers, mine)
+    shares = _shares(shared.as_role("vo_admin", vo="cms", user="lead"))
+    assert order["weights"] == [shares["cms_prod", "eve"]["share"], shares["cms_user", "ada"]["share"]]
+    assert (order["decided_by"], order["chance"]) == ("weight", 0.75)
+    assert order["headline"] == (
+        f"job {hers} comes first 75 times of 100: chance decides by the weights of task queues, 3000 and "
+        f"1000; what differs most is the share of the group: 3000 of job {hers}, 1000 of job {mine}"
+    )
+    assert order["queues"] == [2, 2, 2]
+    assert [each["what"] for each in order["steps"]][:1] == ["share of the group"]
+
+
+def test_use_with_its_half_life_is_shown(shared: Service) -> None:
+    section = "Operations/cms/JobScheduling"
+    edits = {
+        f"{section}/EnableSharesCorrection": True,
+        f"{section}/ShareCorrections/groups/TimeSlices/decay/HalfLife": 86_400,
+    }
+    operator = shared.operator()
+    version = operator.get("/api/v1/config").headers["ETag"]
+    answer = operator.patch(
+        "/api/v1/config", json={"set": edits, "message": "decay"}, headers={"If-Match": version}
+    )
+    assert answer.status_code == 200, answer.text
+    [running] = _submit(shared, "eve", "cms_prod")
+    pilot = shared.pilot()
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+    assert match["job_id"] == running
+    pilot.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+    _submit(shared, "eve", "cms_prod")
+    _submit(shared, "ada")
+    found = _shares(shared.as_role("vo_admin", vo="cms", user="lead"))
+    [used] = found["cms_prod", None]["used"]
+    assert (used["measure"], used["half_life"], used["time_span"]) == ("WallTime", 86_400, 864_000)
+    assert used["amount"] > 0
+    assert found["cms_user", None]["used"][0]["amount"] == 0
+    # It used all, so the others get more than is configured: both are at their bounds.
+    assert found["cms_prod", None]["share"] / found["cms_user", None]["share"] == pytest.approx(
+        3 * 0.75 / 3, rel=1e-6
+    )
+    assert found["cms_prod", "eve"]["used"] == [], "nothing corrects among owners"
+
+
+def test_within_a_task_queue_priority_comes_before_submission(shared: Service) -> None:
+    early, late = _submit(shared, "ada", number=2, Priority=1)
+    [urgent] = _submit(shared, "ada", Priority=5)
+    ada = shared.user("ada")
+    assert _order(ada, early, late)["decided_by"] == "submission"
+    assert _order(ada, early, urgent)["headline"].startswith(f"job {urgent} comes first: ")
+    pilot, given = shared.pilot(), []
+    for _ in range(3):
+        [match] = pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+        given.append(match["job_id"])
+        pilot.post(f"/api/v1/leases/{match['lease']}/finish", json={"exit_code": 0, "status": "Done"})
+    assert given == [urgent, early, late]
+
+
+def test_jobs_that_no_queue_could_both_run_do_not_compete(shared: Service) -> None:
+    [small] = _submit(shared, "ada", Site="LCG.A.org")
+    [large] = _submit(shared, "bob", Requirements={"Memory": 9000})
+    order = _order(shared.user("ada"), large, small)
+    assert (order["decided_by"], order["chance"], order["queues"]) == ("queues", None, [1, 1, 0])
+    assert order["headline"] == "they do not compete: no queue could run both"
+
+
+def test_where_a_limit_keeps_one_of_them_out_the_other_comes_first(shared: Service) -> None:
+    [mine], [hers] = _submit(shared, "ada", Site="LCG.B.org"), _submit(shared, "bob", JobGroup="g")
+    operator = shared.operator()
+    version = operator.get("/api/v1/config").headers["ETag"]
+    edits = {"Operations/cms/JobScheduling/RunningLimit/LCG.B.org/JobGroup/g": 0}
+    answer = operator.patch(
+        "/api/v1/config", json={"set": edits, "message": "no"}, headers={"If-Match": version}
+    )
+    assert answer.status_code == 200, answer.text
+    order = _order(shared.user("ada"), hers, mine)
+    assert (order["decided_by"], order["chance"]) == ("closed", 0)
+    assert order["headline"].startswith(f"job {mine} comes first: no queue for both takes job {hers} now")
+
+
+def test_a_job_that_runs_is_compared_by_its_kind(shared: Service) -> None:
+    [hers] = _submit(shared, "bob")
+    [match] = shared.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+    assert match["job_id"] == hers
+    [mine] = _submit(shared, "ada")
+    headline = _order(shared.user("ada"), hers, mine)["headline"]
+    assert headline.startswith(f"job {hers} is Matched at LCG.A.org already; of jobs like them that wait: ")
+    shared.user("bob").post(f"/api/v1/jobs/{hers}/kill").raise_for_status()
+    order = _order(shared.user("ada"), hers, mine)
+    assert (order["decided_by"], order["queues"], order["weights"]) == ("status", [], [])
+    assert order["headline"].startswith(f"they do not compete: job {hers} is Killed, job {mine} is Waiting")
+
+
+def test_jobs_of_other_vos_do_not_exist(shared: Service) -> None:
+    [mine] = _submit(shared, "ada")
+    [other] = shared.submit({"Executable": "x"}, user="dan", vo="dune")
+    for first, second, status in ((mine, other, 404), (mine, 10**6, 404), (mine, mine, 400)):
+        answer = shared.user("ada").get("/api/v1/shares/order", params={"first": first, "second": second})
+        assert answer.status_code == status
+    order = _order(shared.operator(), mine, other)
+    assert (order["decided_by"], order["chance"]) == ("vo", None)
+
+
+def test_pilots_are_given_jobs_as_the_order_foresees(shared: Service) -> None:
+    mine, hers = _submit(shared, "ada", number=60), _submit(shared, "eve", "cms_prod", number=60)
+    _weigh(shared)
+    chance = _order(shared.user("ada"), hers[0], mine[0])["chance"]
+    pilot, given = shared.pilot(), Counter[bool]()
+    for _ in range(60):
+        [match] = pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+        given[match["job_id"] in hers] += 1
+        pilot.post(f"/api/v1/leases/{match['lease']}/finish", json={"exit_code": 0, "status": "Done"})
+    assert abs(given[True] - 60 * chance) < 17, "five standard deviations"
