@@ -258,6 +258,14 @@ class Client:
             found = self._service.explain_description(jdl=source.content, forwarding=forwarding)
         return EligibilityReport.from_json(found)
 
+    def shares(self, vo: str | None = None) -> dict[str, Any]:
+        """The shares of groups and owners of a VO (None: yours) with waiting jobs, and what corrects them."""
+        return self._service.shares(vo)
+
+    def compare(self, first: int, second: int) -> dict[str, Any]:
+        """Which of two jobs a pilot for both is given first, and what decides that: `headline`, `chance`."""
+        return self._service.compare_jobs(first, second)
+
     @_documented(KILL)
     def kill(self, /, *job_ids: int, **filters: str) -> ChangedIds:
         return self._change(KILL, job_ids, filters)
@@ -477,6 +485,8 @@ class AsyncClient:
     count = _in_thread(Client.count)
     log = _in_thread(Client.log)
     explain = _in_thread(Client.explain)
+    shares = _in_thread(Client.shares)
+    compare = _in_thread(Client.compare)
     resubmit = _in_thread(Client.resubmit)
     logs = _in_thread(Client.logs)
     eligible_queues = _in_thread(Client.eligible_queues)
