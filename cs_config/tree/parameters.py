@@ -184,6 +184,7 @@ KNOWN = (
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
         GPURuntime="version of the runtime of its GPUs, such as CUDA: 12.4",
+        HEPScore23="HEPScore23 of a core, a number, by which usage records are normalised",
     ),
     *_texts(
         VoRight.NONE,
@@ -231,8 +232,8 @@ KNOWN = (
 )
 
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
-#: Names that sites had for their own until queues could state GPUs; they have others like them, `CPUVendor`.
-_ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime"})
+#: Names that sites had for their own in release 1.0; they have others like them, `CPUVendor`.
+_ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime", "HEPScore23"})
 #: Names that may be misspelled.
 _NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 

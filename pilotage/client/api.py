@@ -276,6 +276,16 @@ class ServiceClient:
         with self._http.open("GET", _with_query("/accounting.csv", asked)) as response:
             return response.read().decode("utf-8")
 
+    def usage_records(self, site: str, month: str) -> Iterator[Json]:
+        """What each attempt at a site used that ended in a month such as `2026-10`: the answers, by page."""
+        after: int | None = 0
+        while after is not None:
+            answer = self._call(
+                "GET", "/accounting/records", params={"site": site, "month": month, "after": after}
+            )
+            after = answer["next"]
+            yield answer
+
     def job_log(self, job_id: int) -> list[Json]:
         """Every change of a job's status, in order."""
         return self._all_rows(f"/jobs/{job_id}/log", "log", {})

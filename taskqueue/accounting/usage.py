@@ -133,7 +133,11 @@ def _list_usage(row: Row[*tuple[Any, ...]]) -> Iterator[tuple[AccountingKey, Usa
     yield end_key, Usage(attempts=1)
     was_lost = row.lost_at is not None and row.lost_at < row.at
     since = row.lost_at if was_lost else row.started_at
-    used = _measure_attempt(row, since)
+    # If the attempt was lost and resumed, the pilot's final report does not belong to the row of the loss.
+    request = None if row.to_status == JobStatus.RESCHEDULED else row.request
+    used = measure_attempt(
+        since=since, until=row.at, started_at=row.started_at, processors=row.processors, request=request
+    )
     for hour, share in spread_over_hours(since, row.at):
         yield get_key(row, hour), used * share
 
@@ -145,17 +149,18 @@ def _is_closed(row: Row[*tuple[Any, ...]]) -> bool:
     return row.from_status in HELD and row.to_status != JobStatus.KILLED
 
 
-def _measure_attempt(row: Row[*tuple[Any, ...]], since: datetime) -> Usage:
-    wall = _wall_seconds(since, row.at)
-    processors = row.processors or 1
-    # If the attempt was lost and resumed, the pilot's final report does not belong to the row of the loss.
-    reported = {} if row.to_status == JobStatus.RESCHEDULED else _parse_report(row.request)
+def measure_attempt(
+    *, since: datetime, until: datetime, started_at: datetime, processors: int | None, request: str | None
+) -> Usage:
+    """The times of a piece of an attempt, by the finish report in the request that closed it, if any."""
+    wall, cores = _wall_seconds(since, until), processors or 1
+    reported = _parse_report(request)
     cpu, power = reported.get("cpu_seconds"), reported.get("cpu_power")
-    whole = _wall_seconds(row.started_at, row.at) * processors  # CPU time is of the whole attempt
+    whole = _wall_seconds(started_at, until) * cores  # CPU time is of the whole attempt
     counted = min(cpu or 0.0, round(_MOST_EFFICIENT * whole, 3))
     return Usage(
         wall_seconds=wall,
-        core_seconds=wall * processors,
+        core_seconds=wall * cores,
         cpu_seconds=counted,
         told_core_seconds=0.0 if cpu is None else whole,
         normalised_seconds=counted * min(power or 0.0, _MOST_POWER),

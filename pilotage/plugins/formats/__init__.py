@@ -1,9 +1,16 @@
-"""Formats of other systems: importers, and the commands `pilotage config import` and `export`."""
+"""Formats of other systems: importers, `pilotage config import` and `export`, `pilotage usage`."""
 
 from pilotage.extensions import CommandGroup, Plugin
 
 PLUGIN = Plugin(
     package=__name__,
+    commands={
+        "usage": CommandGroup(
+            "Write usage records of a site for APEL.",
+            {"records": "usage_commands:records"},
+            package=__name__,
+        )
+    },
     subgroups={
         "config import": CommandGroup(
             "Import configurations of other systems.",

@@ -10,8 +10,9 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.queries import accounting as queries_accounting
-from pilotage.service.queries import overview
+from pilotage.service.queries import overview, usage_records
 from pilotage.service.queries.accounting import MEDIA_TYPE, AccountingAnswer, AccountingQuery
+from pilotage.service.queries.usage_records import UsageRecordAnswer, UsageRecordQuery
 from pilotage.service.routing import ApiRoute, CallerOf, PartsOf
 
 router = APIRouter(tags=["accounting"], route_class=ApiRoute)
@@ -41,6 +42,15 @@ def accounting_as_csv(
     """Sum used resources as CSV."""
     answer = queries_accounting.read(parts, caller, query)
     return Response(queries_accounting.text(answer), media_type=MEDIA_TYPE)
+
+
+@router.get("/accounting/records")
+@allow(Role.SITE_ADMIN, is_expensive=True)
+def list_usage_records(
+    parts: PartsOf, caller: CallerOf, query: Annotated[UsageRecordQuery, Query()]
+) -> UsageRecordAnswer:
+    """List what each attempt at a site used that ended in a month, page by page."""
+    return usage_records.read(parts, caller, query)
 
 
 class Depth(BaseModel):

@@ -59,6 +59,7 @@ ELSEWHERE = {
     "Expressions": "ce_ads",
     "SE": "storage",
     "MoUTierLevel": "plugins.dirac.monitoring",
+    "HEPScore23": "service.queries.usage_records",
 }
 GRID = """
 Resources: {Sites: {S.x: {CEs: {ce: {Queues: {q: {PARAMETERS}}}}}}}

@@ -105,6 +105,7 @@ def _readmit_node(walk: Walk, service: Service, director: httpx.Client) -> None:
     assert walk.go(director, "GET", "/hardware", params={"site": SITE}).json()["next"] is None
     admin = service.as_role("site_admin", vo="cms", site=SITE)
     walk.go(admin, "POST", f"/sites/{SITE}/readmit", json={"node": "n9"})
+    walk.go(admin, "GET", "/accounting/records", params={"site": SITE, "month": "2026-10"})
 
 
 def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
