@@ -7,6 +7,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -102,7 +103,7 @@ class DemandCount:
         self._served.append(sorted(numbers))
         self._places.append(None if found is None else found.place)
 
-    def total(self, conn: Connection, config: Configuration) -> PilotDemand:
+    def total(self, conn: Connection, config: Configuration, now: datetime) -> PilotDemand:
         """The demand for all resources; one statement counts the jobs of all places without conditions."""
         everywhere = task_queues.count_waiting(conn, self._task_queues.keys())
         waiting = {
@@ -111,7 +112,7 @@ class DemandCount:
             if each in everywhere
         }
         served = [[each for each in of_resource if each in waiting] for of_resource in self._served]
-        ranks, flags = DemandRanks(conn, config, waiting), ClassFlags(config)
+        ranks, flags = DemandRanks(conn, config, waiting, now), ClassFlags(config)
         by_queue = [
             (_read_address(place), of_resource)
             for place, of_resource in zip(self._places, served, strict=True)
@@ -254,7 +255,7 @@ def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: 
             count.add(view.conn, found)
             if count.is_full:
                 break
-        return count.total(view.conn, view.config)
+        return count.total(view.conn, view.config, view.now)
 
 
 def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:

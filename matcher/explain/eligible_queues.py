@@ -9,6 +9,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cached_property
 from random import Random
 from typing import Annotated
@@ -17,13 +18,13 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from cs_config.classes.queue_classes import QueueClass, find_class
-from cs_config.tree import admission, glue
+from cs_config.tree import admission
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.class_flags import ClassFlags, has_needs
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.limits import job_groups
+from matcher.limits import advertised_values, job_groups
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
 from requirements.nodes import flags
@@ -79,8 +80,10 @@ _MOST_RANKS = 1000
 class DemandRanks:
     """The ranks of queues for task queues: by the `Rank` of the first job in each, else the queue's own."""
 
-    def __init__(self, conn: Connection, config: Configuration, task_queues: Collection[int]) -> None:
-        self._conn, self._config = conn, config
+    def __init__(
+        self, conn: Connection, config: Configuration, task_queues: Collection[int], now: datetime
+    ) -> None:
+        self._conn, self._config, self._now = conn, config, now
         firsts = task_queue_rows.list_first_jobs(conn, task_queues, 1)
         self._first_jobs = {task_queue: job_ids[0] for task_queue, job_ids in firsts.items()}
         by_job = listing.read_ranks(conn, list(self._first_jobs.values()))
@@ -97,7 +100,8 @@ class DemandRanks:
         """The rank of a queue for each of these task queues of a VO, in their order."""
         place = address, vo
         if (ad := self._ads.get(place)) is None:
-            ad = self._ads[place] = glue.build_ad(self._config.values(address, vo), address)
+            found = advertised_values.read_ads(self._conn, self._config, [address], vo, self._now)
+            ad = self._ads[place] = found[address]
         own = self._rank_by_queue(ad, [each for each in task_queues if each not in self._texts])
         return [
             self._rank_by_job(place, text) if (text := self._texts.get(each)) is not None else own.get(each)

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -23,7 +24,7 @@ from taskqueue.sites.scopes import Scope
 #: Attribute of advertisements: the job types that a gateway handles there.
 JOB_TYPES = "JobTypes"
 #: Seconds until an advertisement is stale where there is no throttle.
-_LIFETIME = Throttle.model_fields["lifetime"].default
+_LIFETIME: Final = Throttle.model_fields["lifetime"].default
 
 log = logging.getLogger(__name__)
 
@@ -167,8 +168,7 @@ def select_attributes(
     for name in scopes.list_enclosing(str(address)):
         if (scope := advertised.get(fold(name))) is None or scope.advertised_at is None:
             continue
-        lifetime = config.throttles[name].lifetime if name in config.throttles else _LIFETIME
-        if _is_fresh(scope, lifetime, now):
+        if is_fresh(config, scope, name, now):
             found |= {
                 fold(each): AdvertisedAttribute(value=value, scope=name, advertised_at=scope.advertised_at)
                 for each, value in (scope.advertised or {}).items()
@@ -201,13 +201,12 @@ def list_handled_types(
         return []
     places = (str(address) for address in config.addresses if address.site in sites)
     spelled = {fold(scope): scope for place in places for scope in scopes.list_enclosing(place)}
-    lifetimes = {fold(scope): throttle.lifetime for scope, throttle in config.throttles.items()}
     found = [
         HandledTypes(
             scope=spelled[each.scope],
             job_types=_names((each.advertised or {})[JOB_TYPES]),
             advertised_at=each.advertised_at,
-            stale=not _is_fresh(each, lifetimes.get(each.scope, _LIFETIME), now),
+            stale=not is_fresh(config, each, spelled[each.scope], now),
         )
         for each in advertised
         if each.scope in spelled and each.advertised_at is not None
@@ -230,6 +229,12 @@ def _names(stated: Value) -> tuple[str, ...]:
 def _is_repeated(outer: HandledTypes, inner: HandledTypes) -> bool:
     inside = inner.scope.startswith(f"{outer.scope}/")
     return inside and inner.stale <= outer.stale and set(outer.job_types) <= set(inner.job_types)
+
+
+def is_fresh(config: Configuration, scope: Scope, name: str, now: datetime) -> bool:
+    """Whether the advertisement of a scope, as the configuration names it, is within its lifetime."""
+    throttle = config.throttles.get(name)
+    return _is_fresh(scope, _LIFETIME if throttle is None else throttle.lifetime, now)
 
 
 def _is_fresh(scope: Scope, lifetime: float, now: datetime) -> bool:

@@ -186,6 +186,19 @@ class ThrottleState:
         own = self.attributes()
         return frozenset(fold(name) for each in self._expressions() for name in each.other_names(own))
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """The folded names of advertised attributes that decide here."""
+        policy = self.throttle.policy
+        if policy is not Policy.EXPRESSION:
+            names = {name for counters, limit in BOUNDS[policy] for name in (*counters, limit)}
+            return frozenset(map(fold, names))
+        start = lookup(self.advertised, CUR_MATCHES)
+        started = [read_expression(start)] if isinstance(start, str) else []
+        inside = {name for each in (*self._expressions(), *started) for name in each.own_names}
+        fixed = (REQUIREMENTS, CUR_MATCHES, JOBS, *LIMITS)
+        return frozenset(map(fold, (*fixed, *inside)))
+
     def admits(self, job: Mapping[str, Value]) -> bool:
         """Whether the expression is true of this job; policies without one admit any."""
         if self.throttle.policy is not Policy.EXPRESSION:

@@ -303,7 +303,7 @@ _PROCESSES: Mapping[str, Column] = {
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban, downtimes and throttles of a site, their last advertisement, and handled job types."""
+    """Show the ban, downtimes and throttles of a site, all that it advertises, and handled job types."""
     service.show(lambda client: client.site(site), _details)
 
 
@@ -487,7 +487,21 @@ def _details(site: Entry) -> RenderableType:
         shown.append(
             output.table(("Site/CE/Queue", "Job types handled", "Advertised", "Stale"), _types(handled))
         )
-    return Group(*shown) if shown else f"{site['site']}: no ban, no throttle, no job manager"
+    if advertised := site.get("advertised"):
+        shown.append(output.list_table(_ADVERTISED, advertised))
+    return (
+        Group(*shown) if shown else f"{site['site']}: no ban, no throttle, no job manager, no advertisement"
+    )
+
+
+_ADVERTISED: Mapping[str, Column] = {
+    "Site/CE/Queue": "scope",
+    "Advertised": "name",
+    "Value": "value",
+    "Age": lambda each: f"{output.ago(each['advertised_at'])}{', stale' if each['stale'] else ''}",
+    "Declared": lambda each: "yes" if each["declared"] else "no",
+    "Read by": lambda each: ", ".join(each["readers"]) or "nothing",
+}
 
 
 def _types(handled: Sequence[Entry]) -> list[tuple[object, ...]]:

@@ -221,7 +221,7 @@ def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         job = visibility.require_readable(page.caller, stored_jobs.get_job(conn, job_id))
         question = explanations.ask_about_job(conn, config, job, now=now)
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
-    ranked = explanations.rank_queues(config, question, Random(job_id))
+        ranked = explanations.rank_queues(conn, config, question, Random(job_id), now=now)
     return page.render(
         "jobs/explained.html" if page.is_fragment else "jobs/why.html",
         job=job,

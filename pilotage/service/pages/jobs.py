@@ -396,7 +396,7 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     question = explanations.ask_about_dry_run(config, foreseen)
     with database.reading(parts.engine) as conn:
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
-    ranked = explanations.rank_queues(config, question, Random(0))
+        ranked = explanations.rank_queues(conn, config, question, Random(0), now=now)
     return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])
 
 

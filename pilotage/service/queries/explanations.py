@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from cs_config.cache import Cache
 from cs_config.options.operations import options_for
-from cs_config.tree import glue, parameters
+from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import (
@@ -32,7 +32,7 @@ from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
 from matcher.explain.work_budget import WorkBudget
-from matcher.limits import job_groups
+from matcher.limits import advertised_values, job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description
 from optimizers.description.document import is_like_document
@@ -140,14 +140,16 @@ def ask_about_dry_run(config: Configuration, foreseen: DryRun) -> JobQuestion:
     return JobQuestion(applicant=applicant, demand=demand, rank=read.rank, trouble=foreseen.trouble)
 
 
-def rank_queues(config: Configuration, question: JobQuestion, random: Random) -> list[RankedQueue]:
+def rank_queues(
+    conn: Connection, config: Configuration, question: JobQuestion, random: Random, *, now: datetime
+) -> list[RankedQueue]:
     """The queues that the job may run in, ordered by its `Rank`."""
     vo = question.demand.asked.vo
     whole = queue_set.all_queues(config, vo)
-    addresses = (whole.queues[number].address for number in list_positions(whole.eligible(question.demand)))
-    ads = ((each, glue.build_ad(config.values(each, vo), each)) for each in addresses)
+    addresses = [whole.queues[number].address for number in list_positions(whole.eligible(question.demand))]
+    ads = advertised_values.read_ads(conn, config, addresses, vo, now)
     return eligible_queues.rank_queues(
-        ads, question.rank, job_groups.job_ad(question.applicant, config), random
+        ads.items(), question.rank, job_groups.job_ad(question.applicant, config), random
     )
 
 

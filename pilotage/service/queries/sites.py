@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from cs_config.options import bounds
 from cs_config.options.place_limits import ALL_SITES
-from matcher.limits import running_limits, throttle_standings
+from matcher.limits import advertised_values, running_limits, throttle_standings
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
 from matcher.limits.throttle_standings import ThrottleStanding
 from pilotage.service.auth import audit, visibility
@@ -133,6 +133,21 @@ class HandledTypesAnswer(AnswerModel):
     stale: bool
 
 
+class AdvertisedValueAnswer(AnswerModel):
+    """A name that a site, a CE or a queue advertised last."""
+
+    scope: str = Field(description="`Site`, `Site/CE` or `Site/CE/Queue`.")
+    name: str
+    value: Value
+    advertised_at: datetime
+    stale: bool = Field(validation_alias="is_stale", description="Too old: nothing reads it now.")
+    declared: bool = Field(
+        validation_alias="is_declared",
+        description="`NodeAttributes` of a queue there have it as `advertised`: jobs may require it.",
+    )
+    readers: list[str] = Field(description="What reads it; empty: nothing.")
+
+
 class ExcludedNodeAnswer(AnswerModel):
     """A node that takes no jobs of a VO for a while, since its pilots there ended because of their host."""
 
@@ -198,6 +213,9 @@ class SiteAnswer(BaseModel):
     throttles: list[ThrottleAnswer]
     limits: list[LimitAnswer]
     job_types: list[HandledTypesAnswer]
+    advertised: list[AdvertisedValueAnswer] | None = Field(
+        default=None, description="All that is advertised there, by scope and name; null in lists of sites."
+    )
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:
@@ -297,10 +315,15 @@ def describe_site(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     Reservations of other VOs are only for admins of the site; its gateways see those of their VOs.
     """
     if caller.looks_after(site):
-        return _list_states(parts, [site], jobs_of=None, vos=None)[0]
-    brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
-    jobs_of = caller.vos if brings_jobs else frozenset[str]()
-    return _list_states(parts, [site], jobs_of=jobs_of, vos=caller.visible_vos)[0]
+        jobs_of, vos = None, None
+    else:
+        brings_jobs = caller.role is Role.GATEWAY and site in caller.sites
+        jobs_of, vos = caller.vos if brings_jobs else frozenset[str](), caller.visible_vos
+    [found] = _list_states(parts, [site], jobs_of=jobs_of, vos=vos)
+    with database.reading(parts.engine) as conn:
+        values = advertised_values.list_values(conn, parts.live.current, site, parts.clock())
+    advertised = [AdvertisedValueAnswer.model_validate(each) for each in values]
+    return found.model_copy(update={"advertised": advertised})
 
 
 def _list_states(

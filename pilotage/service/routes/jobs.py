@@ -337,9 +337,9 @@ def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: M
     """List the queues that a job may run in, ordered by its `Rank`."""
     with database.reading(parts.engine) as conn:
         job = visibility.require_readable(caller, stored_jobs.get_job(conn, job_id))
-        config = parts.live.current
-        question = explanations.ask_about_job(conn, config, job, now=parts.clock())
-    found = explanations.rank_queues(config, question, Random())
+        config, now = parts.live.current, parts.clock()
+        question = explanations.ask_about_job(conn, config, job, now=now)
+        found = explanations.rank_queues(conn, config, question, Random(), now=now)
     return RankedQueues(eligible=len(found), queues=found[:limit])
 
 

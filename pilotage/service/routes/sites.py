@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.limits import throttles
+from matcher.limits import advertised_values, throttles
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
@@ -256,17 +256,27 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
         attempts_seen=[(each.job_id, each.epoch) for each in body.attempts_seen if not isinstance(each, str)],
         taken_at=body.taken_at.isoformat() if body.taken_at else None,
     )
-    # Any name is allowed; warn of those that are probably misspelled.
-    known = list(AdvertisementBody.model_fields)
-    warnings = [
-        f"{name}: is used only in expressions, did you mean {meant}?"
-        for name in islice((each for each in advertisement.attributes if each not in known), _HINTS)
-        if (meant := did_you_mean(name, known))
-    ]
     with database.writing(parts.engine) as conn:
         accepted = reservations.accept_advertisement(conn, scope, advertisement, now=parts.clock())
         as_of = scopes.read_scopes(conn, [scope])[scope].as_of
+    warnings = _warn_of_names(config, scope, advertisement.attributes)
     return TakenCounts(accepted=accepted, as_of=as_of, warnings=warnings)
+
+
+def _warn_of_names(config: Configuration, scope: str, advertised: Mapping[str, Value]) -> list[str]:
+    """Warnings of names that are probably misspelled, or that nothing reads; any name is allowed."""
+    known = list(AdvertisementBody.model_fields)
+    readers = advertised_values.find_readers(config, scope, advertised)
+    found: list[str] = []
+    for name in islice((each for each in advertised if each not in known), _HINTS):
+        if meant := did_you_mean(name, known):
+            found.append(f"{name}: is used only in expressions, did you mean {meant}?")
+        elif not readers[name]:
+            found.append(
+                f"{name}: nothing reads it, no job can require it: no queue in {scope} declares it "
+                f"(NodeAttributes: {{{name}: advertised}}), and no throttle of {scope} reads it"
+            )
+    return found
 
 
 def _attributes(body: AdvertisementBody) -> Mapping[str, Value]:
