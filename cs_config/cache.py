@@ -1,5 +1,6 @@
 """Caches: values derived once from a version of the configuration, and bounded results of any generation."""
 
+import math
 from collections.abc import Callable, Hashable
 from datetime import datetime, timedelta
 from functools import wraps
@@ -46,8 +47,19 @@ class Cache(Generic[Key, Value]):
     worst computed again.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, *, measure: Callable[[Key, Value], int] | None = None, most: float = math.inf
+    ) -> None:
+        """Bound the number of results, and where callers decide how long they are, their bytes.
+
+        Args:
+            size: Results, at most.
+            measure: Bytes that a result takes, with its key.
+            most: Bytes of all results; one that takes more than an eighth of it is not kept.
+        """
         self._size = size
+        self._measure, self._most = measure, most
+        self._bytes = 0  #: of all results; threads may count some twice until they are counted again
         self._content: tuple[object, dict[Key, Value]] = None, {}
 
     def find(self, key: Key, generation: object = None) -> Value | None:
@@ -57,14 +69,29 @@ class Cache(Generic[Key, Value]):
 
     def store(self, key: Key, value: Value, generation: object = None) -> Value:
         """Keep a result, and return it."""
+        taken = 0 if self._measure is None else self._measure(key, value)
+        if taken > self._most / 8:
+            return value
         current, known = self._content
         if current != generation:
             known = {}
             self._content = generation, known
-        elif len(known) >= self._size and key not in known:
-            evict(known, self._size)
+            self._bytes = 0
+        if key not in known:
+            self._make_room(known, taken)
+            self._bytes += taken
         known[key] = value
         return value
+
+    def _make_room(self, known: dict[Key, Value], taken: int) -> None:
+        while len(known) >= self._size or (known and self._bytes + taken > self._most):
+            evict(known, len(known))
+            self._bytes = self._count_bytes(known)
+
+    def _count_bytes(self, known: dict[Key, Value]) -> int:
+        if self._measure is None:
+            return 0
+        return sum(self._measure(key, value) for key, value in list(known.items()))
 
     def get(self, key: Key, compute: Callable[[], Value], generation: object = None) -> Value:
         """The cached result, which may be None; computed and kept if there is none."""
@@ -84,6 +111,7 @@ class Cache(Generic[Key, Value]):
     def clear(self) -> None:
         """Forget all results."""
         self._content = None, {}
+        self._bytes = 0
 
 
 class CacheByLength(Generic[Key, Value]):

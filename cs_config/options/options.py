@@ -26,7 +26,7 @@ from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
 from requirements.specification import CONDITIONAL_DEFAULTS, DOCUMENT
-from requirements.values import fold, format_value
+from requirements.values import Scalar, fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
 SomeSeconds = Annotated[float, Field(ge=bounds.SHORTEST, le=bounds.SECONDS)]
@@ -96,8 +96,8 @@ class DeclaredName(Options):
     """Smallest value that a job may require."""
     max: Annotated[int | float | None, Field(alias="max")] = None
     """Largest value that a job may require."""
-    default: Annotated[int | float | bool | str | None, Field(alias="default")] = None
-    """Of a keyword that a description leaves out."""
+    default: Annotated[int | float | bool | tuple[Scalar, ...] | str | None, Field(alias="default")] = None
+    """Of a keyword that a description leaves out; a list where it may have several values."""
 
     @model_validator(mode="after")
     def _bounds_make_sense(self) -> "DeclaredName":

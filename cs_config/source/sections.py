@@ -166,7 +166,7 @@ MISSING = "this option is needed"
 
 
 #: Location elements that pydantic adds for a union, and the error types of its members.
-_TYPES = {"int": "int", "float": "float", "str": "string", "bool": "bool"}
+_TYPES = {"int": "int", "float": "float", "str": "string", "bool": "bool", "tuple": "tuple"}
 
 
 def list_problems(
@@ -198,7 +198,8 @@ def _single_faults(error: ValidationError) -> Iterator[tuple[Location, Any]]:
     found: dict[tuple[Location, str], Any] = {}
     for fault in error.errors(include_url=False):
         inside = tuple(str(part) for part in fault["loc"])
-        is_of_type = inside and _TYPES.get(inside[-1]) == fault["type"].partition("_")[0]
+        member = inside[-1].partition("[")[0] if inside else ""
+        is_of_type = _TYPES.get(member) == fault["type"].partition("_")[0]
         found[(inside[:-1], "") if is_of_type else (inside, fault["type"])] = fault
     return ((inside, fault) for (inside, _), fault in found.items())
 

@@ -9,9 +9,13 @@ from typing import Final
 
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
+from matcher.claim import snapshot
+from matcher.index import place_pools
+from matcher.request import node_checks
 from pilotage.plugins.dirac import door_guard
 from pilotage.service.auth import rate_limits
 from pilotage.service.queries import downtimes
+from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import work
 
@@ -179,6 +183,24 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
                 "an expression of many terms",
                 "a node states 16,000 characters",
             ],
+        ),
+        Amount(
+            who="VO",
+            what="processor time of checks of `NodeFacts` that no node had before",
+            most=f"{node_checks.BURST:g} s at once, {node_checks.SHARE:.0%} of a processor in the long run; "
+            "the jobs of pools that wait for it are given to other nodes only (`node`)",
+            counted_by="matcher.request.node_checks.NodeChecks",
+            test="tests/integration/matcher/request/test_node_checks.py::"
+            "test_checks_of_a_vo_take_a_share_of_processor_time_and_go_on_where_they_ended",
+        ),
+        Amount(
+            who="all",
+            what="bytes of cached places and requests without a match",
+            most=f"{snapshot.MOST_BYTES >> 20} MB each, {matcher.MOST_BYTES >> 20} MB of what pilots state; "
+            f"{place_pools.MOST_IDS:,} ids of pools. What was stored first goes",
+            counted_by="cs_config.cache.Cache",
+            test="tests/unit/cs_config/test_cache.py::"
+            "test_a_cache_of_so_many_bytes_loses_what_was_stored_first_until_a_result_has_room",
         ),
         Amount(
             who="request for work",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -25,7 +26,7 @@ from matcher.index.waiting import Candidates, WaitingIndex
 from matcher.limits import place_policy, time_left
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
-from matcher.request import queue_offer
+from matcher.request import match_request, queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
 from requirements.resource import Allotment, Location, Resource, StatedResource
@@ -60,6 +61,17 @@ class PreparedPlace:
 
 #: Cached places, requests without a match, and open places.
 _REQUESTS = 10_000
+#: Bytes of each of these caches: pilots decide how much they state.
+MOST_BYTES: Final = 128 << 20
+#: Bytes of the id of a pool in a set.
+_ID = 64
+
+
+def measure_place(cache_key: Hashable, here: PreparedPlace) -> int:
+    """Bytes that a cached place takes. Sets of pools are shared, but for those that depend on the node."""
+    served = here.served
+    ids = len(served.pools) + len(served.kept_back) if served.kept_back else 0
+    return match_request.measure(cache_key) + _ID * ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +98,9 @@ class NoMatchCache:
     """
 
     def __init__(self) -> None:
-        self._results: Cache[Hashable, NoMatch] = Cache(_REQUESTS)
+        self._results: Cache[Hashable, NoMatch] = Cache(
+            _REQUESTS, measure=lambda key, _: match_request.measure(key), most=MOST_BYTES
+        )
 
     def store(self, key: Hashable, no_match: NoMatch) -> None:
         """Store a result."""
@@ -161,9 +175,15 @@ class MatcherCache:
     waiting: WaitingIndex = field(default_factory=WaitingIndex)
     places: PlaceCache = field(default_factory=PlaceCache)
     #: By the cache key of requests, valid for one configuration and age of the mapping.
-    prepared: Cache[Hashable, PreparedPlace] = field(default_factory=lambda: Cache(_REQUESTS))
+    prepared: Cache[Hashable, PreparedPlace] = field(
+        default_factory=lambda: Cache(_REQUESTS, measure=measure_place, most=MOST_BYTES)
+    )
     #: Keys of requests whose places are not kept, so that they are not read ahead of each claim; as before.
-    not_kept: Cache[Hashable, Hashable] = field(default_factory=lambda: Cache(_REQUESTS))
+    not_kept: Cache[Hashable, Hashable] = field(
+        default_factory=lambda: Cache(
+            _REQUESTS, measure=lambda key, _: match_request.measure(key), most=MOST_BYTES
+        )
+    )
     #: Requests by whether their place was prepared: `hit` or `miss`; threads may count one too few.
     lookups: Counter[str] = field(default_factory=lambda: Counter(hit=0, miss=0))
     admission_policies: AdmissionPolicies = field(default_factory=AdmissionPolicies)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from threading import Lock
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -41,6 +41,8 @@ class PlacePools:
     pools: frozenset[str]
     kept_back: frozenset[str] = frozenset()  #: pools of the place that this node does not fulfil
     lasting: bool = True  #: whether it is valid until the mapping changes
+    #: Whether all pools were checked; the others are kept back until the VO has time for them.
+    is_complete: bool = True
     #: By queue and VO: advertised values (None: not advertised) that it depends on; valid while they stay.
     advertised: Mapping[tuple[QueueAddress, str], Facts] = field(default_factory=dict)
     #: Of pools that depend on the node and are served because their jobs are submitted with these flags.
@@ -49,8 +51,9 @@ class PlacePools:
 
 #: Configuration version of the mapping of each VO, as read in one transaction; None: there is no mapping.
 MappingVersions: TypeAlias = dict[str, int | None]
-#: Cached places.
+#: Cached places, and the ids in all their different sets of pools: of each, 64 bytes.
 _CACHED = 10_000
+MOST_IDS: Final = 2_000_000
 
 
 class PlaceCache:
@@ -82,6 +85,11 @@ class PlaceCache:
         """Drop the sets of pools that no cached place has any more."""
         still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
         self._sets = {each: each for each in still}
+
+    def _make_room(self) -> None:
+        while len(self._cached) >= _CACHED or sum(map(len, self._sets)) > MOST_IDS:
+            evict(self._cached, len(self._cached))
+            self._forget_sets()
 
     def served(
         self,
@@ -191,6 +199,7 @@ class PlaceCache:
         advertised: dict[tuple[QueueAddress, str], Facts] = {}
         flags: dict[str, Flags] = {}
         excluded: set[str] = set()
+        unchecked: set[str] = set()
         for address, by_vo in undecided.items():
             checkable = place.checked is not None
             if checkable and submits:
@@ -200,26 +209,28 @@ class PlaceCache:
                 if checkable and (asked := self._checks.list_advertised(conn, config, address, of_vo)):
                     valid = advertised[address, vo] = _read_advertised(conn, config, address, asked, now)
                     here = {name: fact for name, fact in facts.items() if fold(name) not in asked} | valid
-                    possible = self._checks.find(conn, config, address, of_vo, valid, least=NodeStanding.OPEN)
-                    excluded |= ids - possible
-                fulfilled = self._checks.find(conn, config, address, of_vo, here) if checkable else ()
+                    standings = self._checks.find(conn, config, address, of_vo, valid)
+                    excluded |= {each for each, it in standings.items() if it is NodeStanding.REFUSED}
+                    unchecked |= ids - standings.keys()
+                standings = self._checks.find(conn, config, address, of_vo, here) if checkable else {}
+                fulfilled = (each for each, it in standings.items() if it is NodeStanding.FULFILLED)
                 kept_back |= ids.difference(fulfilled, flags)
+                unchecked |= (ids - standings.keys()).difference(flags) if checkable else set()
         pools -= excluded
         return PlacePools(
             place=place,
             pools=frozenset(pools - kept_back),
             kept_back=frozenset(kept_back & pools),
-            lasting=place.checked is not None and not advertised,
+            lasting=place.checked is not None and not advertised and not unchecked,
+            is_complete=not unchecked,
             advertised=advertised,
             flags=flags,
         )
 
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
         with self._lock:
-            if age == self.age and (served.lasting or served.advertised):
-                if len(self._cached) >= _CACHED:
-                    evict(self._cached, _CACHED)
-                    self._forget_sets()
+            if age == self.age and served.is_complete and (served.lasting or served.advertised):
+                self._make_room()
                 # One instance of a set and of its ids, to save memory: a queue may serve a thousand pools.
                 pools, kept_back = (
                     self._sets.get(ids) or self._sets.setdefault(ids, frozenset(map(sys.intern, ids)))

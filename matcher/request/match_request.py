@@ -72,6 +72,16 @@ class MatchCaller:
     stamp: str | None = None  #: of the pilot
 
 
+#: Memory that a statement takes once it is read, for each byte of its JSON.
+_READ = 16
+
+
+def measure(cache_key: Hashable) -> int:
+    """Bytes that a statement takes in a cache, as JSON and read."""
+    stated = cache_key[0] if isinstance(cache_key, tuple) else b""
+    return (1 + _READ) * len(stated) if isinstance(stated, bytes) else 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchRequest:
     """A pilot's request for work."""
@@ -81,7 +91,8 @@ class MatchRequest:
     deadline: float  #: monotonic clock; a job that cannot be delivered by then is not claimed
     count: int = 1  #: jobs at most
     request_id: str | None = None  #: a repetition within the lease gets the same jobs
-    #: Cache key, equal for equal statements from the same place with the same rights; None: not cached.
+    #: Cache key, equal for equal statements from the same place with the same rights; None: not cached. It
+    #: begins with the statement.
     cache_key: Hashable | None = None
     times: AttemptTimes | None = None  #: of its attempts; None: those of the VO
 

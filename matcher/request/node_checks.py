@@ -1,10 +1,17 @@
 """Checks of requirements at the nodes of a queue, on the queue's values and a pilot's facts together.
 
-Pilots on equal nodes send equal facts, so results are cached until the configuration changes.
+Pilots on equal nodes send equal facts, so results are cached until the configuration changes. New facts are
+checked as far as the VO has processor time for it: a check takes milliseconds at most, but a VO may have
+thousands of pools, and a pilot state other facts each time.
 """
 
-from collections.abc import Collection, Hashable, Mapping
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -22,8 +29,17 @@ from requirements.record import Declarations
 from requirements.values import Value, fold
 from taskqueue.pools import mapping
 
+log = logging.getLogger(__name__)
+
 #: Cached results.
 _CACHED = 100_000
+#: VOs whose time is counted.
+_VOS = 10_000
+#: Seconds of processor time that the checks of a VO may take at once, and of each second in the long run.
+BURST: Final = 0.25
+SHARE: Final = 0.2
+#: Seconds between two lines in the log about one VO.
+_TELL_EVERY: Final = 60
 
 
 class NodeStanding(IntEnum):
@@ -34,12 +50,37 @@ class NodeStanding(IntEnum):
     FULFILLED = 2  #: whatever the unstated attributes are
 
 
-class NodeChecks:
-    """Cached checks of requirements at nodes, for one version of the configuration."""
+@dataclass(slots=True)
+class _Allowance:
+    """Processor time that a VO may still use for checks."""
 
-    def __init__(self) -> None:
-        self._results: Cache[tuple[str, str, Hashable], NodeStanding] = Cache(_CACHED)
+    left: float = BURST
+    at: float = -math.inf  #: of the last refill, monotonic clock
+    told_at: float = -math.inf  #: of the last line in the log
+
+    def refill(self, now: float) -> None:
+        """Add what has been gained since."""
+        self.left = min(BURST, self.left + SHARE * (now - self.at))
+        self.at = now
+
+
+class NodeChecks:
+    """Cached checks of requirements at nodes, for one version of the configuration.
+
+    One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Take a clock that goes on, and one of the processor time of a thread."""
+        self._clock, self._used = clock, used
+        self._results: Cache[tuple[str, str, bytes], NodeStanding] = Cache(_CACHED)
         self._names: Cache[str, frozenset[str]] = Cache(_CACHED)
+        self._allowances: Cache[str, _Allowance] = Cache(_VOS)
 
     def find(
         self,
@@ -48,23 +89,47 @@ class NodeChecks:
         address: QueueAddress,
         pool_ids: Mapping[str, Collection[str]],
         facts: Facts,
-        *,
-        least: NodeStanding = NodeStanding.FULFILLED,
-    ) -> frozenset[str]:
-        """The pools (given by VO) whose requirements stand so at a node of the queue with these facts."""
-        found: set[str] = set()
+    ) -> Mapping[str, NodeStanding]:
+        """How each pool (given by VO) stands at a node of the queue with these facts.
+
+        Left out are pools that were never checked with such facts and that their VO has no time for now.
+        """
+        found: dict[str, NodeStanding] = {}
         for vo, ids in pool_ids.items():
-            if (here := find_class(config, vo, address)) is not None:
+            if (here := find_class(config, vo, address)) is None:
+                found |= dict.fromkeys(ids, NodeStanding.REFUSED)
+                continue
+            declared = node_facts.keep_declared(facts, here.nodes)
+            key = here.digest, node_facts.cache_key(declared)
+            known = {each: self._results.find((each, *key), config.version) for each in ids}
+            found |= {each: standing for each, standing in known.items() if standing is not None}
+            requirements = mapping.read_requirements(conn, known.keys() - found.keys())
+            found |= dict.fromkeys(known.keys() - found.keys() - requirements.keys(), NodeStanding.REFUSED)
+            for each in self._take(vo, requirements):
                 declarations = options_for(config, vo).job_description.declarations
-                declared = node_facts.keep_declared(facts, here.nodes)
-                key = here.digest, node_facts.cache_key(declared)
-                known = {each: self._results.find((each, *key), config.version) for each in ids}
-                new = [each for each in known if known[each] is None]
-                for each, requirements in mapping.read_requirements(conn, new).items():
-                    standing = decide(requirements, here.values, here.nodes, declared, declarations)
-                    known[each] = self._results.store((each, *key), standing, config.version)
-                found.update(each for each, it in known.items() if it is not None and it >= least)
-        return frozenset(found)
+                standing = decide(requirements[each], here.values, here.nodes, declared, declarations)
+                found[each] = self._results.store((each, *key), standing, config.version)
+        return found
+
+    def _take(self, vo: str, pool_ids: Collection[str]) -> Iterator[str]:
+        """The pools that a VO has time for; it pays for each before the next one."""
+        if not pool_ids:
+            return
+        allowance = self._allowances.get(vo, _Allowance)
+        allowance.refill(self._clock())
+        for number, each in enumerate(pool_ids):
+            if allowance.left <= 0:
+                self._tell(vo, allowance, len(pool_ids) - number)
+                return
+            before = self._used()
+            yield each
+            allowance.left -= self._used() - before
+
+    def _tell(self, vo: str, allowance: _Allowance, pools: int) -> None:
+        if self._clock() - allowance.told_at >= _TELL_EVERY:
+            allowance.told_at = self._clock()
+            message = "checks of NodeFacts for %s take more than their share of processor time: %d pools wait"
+            log.warning(message, vo, pools)
 
     def list_advertised(
         self,

@@ -4,7 +4,8 @@ A fact counts only where the queue declares a node attribute of that name: a pil
 queue's configuration. Other names are ignored, also those whose values the site advertises.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Final
 
 from requirements.errors import InvalidInput, Problem
@@ -80,9 +81,13 @@ def list_unstated(nodes: NodeAttributes, facts: Facts) -> NodeAttributes:
     return NodeAttributes(declared=tuple(each for each in nodes.declared if fold(each[0]) not in stated))
 
 
-def cache_key(facts: Facts) -> Hashable:
-    """Cache key, equal for facts that no requirement distinguishes; True is not 1, and case counts."""
-    return tuple(sorted((fold(name), _exact(value)) for name, value in facts.items()))
+def cache_key(facts: Facts) -> bytes:
+    """Cache key, equal for facts that no requirement distinguishes; True is not 1, and case counts.
+
+    A digest: facts may have many characters, and a cache many results for the same ones.
+    """
+    exact = sorted((fold(name), _exact(value)) for name, value in facts.items())
+    return sha256(repr(exact).encode(errors="surrogatepass")).digest() if exact else b""
 
 
 def _exact(value: Option) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cs_config.options import bounds
 from pilotage.cli import process_setup
+from pilotage.cli.processes import tls as process_tls
 from pilotage.service.auth.rate_limits import Patience
 from pilotage.service.clients import STATE
 
@@ -539,9 +540,13 @@ class Handshake:
     ) -> None:
         self._has_begun = True
         loop = asyncio.get_running_loop()
+        refused: list[ssl.SSLError] = []
+        process_tls.refusals.set(refused)
         try:
             await loop.connect_accepted_socket(make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD)
-        except ssl.SSLCertVerificationError as refused:  # such as an expired proxy
-            pending.note_refused(self.address, refused.verify_message, now=loop.time())
         except OSError as error:  # of TLS, too
-            _log.debug("no TLS connection with %s: %s", self.address, error)
+            why = next(iter(refused), error)
+            if isinstance(why, ssl.SSLCertVerificationError):  # such as an expired proxy
+                pending.note_refused(self.address, why.verify_message, now=loop.time())
+            else:
+                _log.debug("no TLS connection with %s: %s", self.address, why)

@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +22,34 @@ _CHECK_EVERY = 10.0
 _PROTOCOLS = ["http/1.1"]
 #: Names of revocation lists by hash.
 _REVOCATIONS = re.compile(r"[0-9a-f]{8}\.r[0-9]+")
+
+
+#: Gets the error of the handshake that a task waits for.
+refusals: ContextVar[list[ssl.SSLError]] = ContextVar("refusals")
+
+
+class AlertingConnection(ssl.SSLObject):
+    """A connection that tells its client by TLS's alert why its handshake failed.
+
+    asyncio sends what TLS has written only while TLS waits for more: after a failure it closes, and an alert
+    such as `certificate expired` would be lost. So a failed handshake waits for the client, which closes the
+    connection when it reads the alert, and the error is in `refusals`.
+    """
+
+    _failed: ssl.SSLError | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        if self._failed is not None:
+            raise self._failed
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            self._failed = error
+            refusals.get([]).append(error)
+            raise ssl.SSLWantReadError from None
 
 
 class Certificate:
@@ -106,6 +135,7 @@ def _stat(file: Path) -> os.stat_result | None:
 
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = AlertingConnection
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(_PROTOCOLS)
     return context

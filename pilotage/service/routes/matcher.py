@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import anyio.to_thread
 from fastapi import APIRouter, Header, Query
@@ -278,11 +278,16 @@ def _read_record(record: Mapping[str, Any], config: Configuration) -> _Place:
     return resource, place_pools.find_stated_queue(resource, config)
 
 
+def _measure(stated: bytes, _: _Place) -> int:
+    return match_request.measure((stated,))
+
+
+#: Bytes of each of these two: that of an ordinary node takes 20 kB.
+MOST_BYTES: Final = 64 << 20
 #: By what is stated: the pilots of one queue send the same text.
-_places: Cache[bytes, _Place] = Cache(2048)
-#: By documents of nodes without the wall time left, which differs in each request. Each takes about sixteen
-#: times its bytes: that of an ordinary node 20 kB.
-_nodes: Cache[bytes, _Place] = Cache(4096)
+_places: Cache[bytes, _Place] = Cache(2048, measure=_measure, most=MOST_BYTES)
+#: By documents of nodes without the wall time left, which differs in each request.
+_nodes: Cache[bytes, _Place] = Cache(4096, measure=_measure, most=MOST_BYTES)
 
 
 def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:

@@ -48,6 +48,21 @@ def test_a_full_cache_loses_the_eighth_that_was_stored_first() -> None:
     assert cache.find(2) is None
 
 
+def test_a_cache_of_so_many_bytes_loses_what_was_stored_first_until_a_result_has_room() -> None:
+    cache = Cache[int, str](100, measure=lambda _, value: len(value), most=80)
+    for each in range(20):
+        cache.store(each, "x" * (each % 3 + 8))
+        assert sum(len(value) for _, value in cache.items()) <= 80
+    assert cache.find(19) == "x" * 9
+    assert cache.find(0) is None
+    cache.store(20, "x" * 11)  # more than an eighth
+    assert cache.find(20) is None
+    cache.store(19, "y" * 9)
+    assert (cache.find(19), cache.find(18)) == ("y" * 9, "x" * 8)
+    cache.store(1, "z" * 9, "other generation")
+    assert cache.items() == [(1, "z" * 9)]
+
+
 def test_of_results_with_much_text_few_are_kept():
     cache = CacheByLength[str, str](lambda key, value: len(key) + len(value))
     for number in range(1_000):

@@ -2,9 +2,11 @@
 
 from datetime import datetime
 
+import pytest
 from sqlalchemy import Engine, event
 
 from cs_config.tree.configuration import Configuration
+from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from taskqueue.db import database
 from tests.support.factories import queued_jobs
@@ -44,6 +46,19 @@ def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: da
     places.forget(VOS)
     long, short = of_both()
     assert long.pools is short.pools == {first, second}
+
+
+def test_cached_places_have_so_many_ids_of_pools_and_no_more(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place_pools, "MOST_IDS", 3)
+    config, places = queued_jobs.grid(), PlaceCache()
+    with database.writing(engine) as conn:
+        for digest in "abcd":
+            queued_jobs.pool(conn, now, digest * 64, LONG, SHORT, config=config)
+    for _ in range(2):
+        assert [len(each.pools) for each in _read(engine, places, config, now)] == [4, 4]
+        assert len(places._cached) == 1
 
 
 def test_the_version_of_the_mapping_is_read_once_for_all_places(engine: Engine, now: datetime) -> None:

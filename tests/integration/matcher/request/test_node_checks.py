@@ -20,7 +20,9 @@ from matcher.claim import matcher as matching
 from matcher.claim.claim_loop import Results
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.request import node_checks
 from matcher.request.match_request import MatchCaller, MatchRequest, Unserved
+from matcher.request.node_checks import NodeChecks
 from optimizers.chain import batch
 from requirements import evaluator
 from requirements.canonical import Requirements
@@ -168,6 +170,23 @@ def test_a_job_that_its_queue_does_not_admit_waits_for_no_other_node(engine: Eng
     )
     grid.submit({"OS": "el8"})
     assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
+
+
+def test_checks_of_a_vo_take_a_share_of_processor_time_and_go_on_where_they_ended(grid: Grid) -> None:
+    jobs = {grid.submit({"OS": "el8", "MaxRAM": 1000 + number}) for number in range(5)}
+    of_other = grid.submit({"OS": "el8"}, vo="atlas")
+    times, used = {"now": 0.0}, itertools.count(0, node_checks.BURST * 0.4)  # of each check
+    checks = NodeChecks(clock=lambda: times["now"], used=lambda: next(used))
+    grid.matcher._memory.places._checks = checks
+    other = MatchCaller(subject="other", vos=frozenset({"atlas"}))
+
+    given = [grid.ask(at(MIXED), OS="el8") for _ in range(4)]
+    assert given[3] == "node"  # three were checked
+    assert grid.answer(request(caller=other, NodeFacts={"OS": "el8"}, **at(MIXED))) == [of_other]
+    times["now"] = node_checks.BURST / node_checks.SHARE
+    given += [grid.ask(at(MIXED), OS="el8") for _ in range(3)]
+    assert {each[0] for each in given if isinstance(each, list)} == jobs
+    assert given[6] == "no_task_queue"
 
 
 def test_without_facts_nothing_is_given_that_they_decide(grid: Grid) -> None:

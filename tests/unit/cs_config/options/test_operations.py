@@ -220,8 +220,20 @@ def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "attribute"),
+    [("Tags: {default: [ta, tb]}", "tags"), ("Platform: {default: [ta, tb]}", "platforms")],
+)
+def test_the_default_of_a_keyword_with_several_values_may_be_a_list(declared: str, attribute: str) -> None:
+    config = validate.parse(f"Operations: {{cms: {{JobDescription: {{{declared}}}}}}}")
+    assert options_for(config, "cms").job_description.default_values[attribute] == ("ta", "tb")
+
+
+@pytest.mark.parametrize(
     ("declared", "said"),
     [
+        ("JobType: {default: [a, b]}", 'JobDescription/JobType/default: ["a", "b"], allowed is a text'),
+        ("Tags: {default: [true, a]}", "JobDescription/Tags/default: true, allowed is a text"),
+        ("Tags: {default: {a: b}}", "JobDescription/Tags/default: a section is not allowed here"),
         ("GPUs: {default: many}", 'JobDescription/GPUs/default: "many", allowed is a whole number'),
         ("CPUTime: {default: 1000.5}", "JobDescription/CPUTime/default: 1000.5, allowed is a whole number"),
         ("Tags: {default: 'a b'}", "JobDescription/Tags/default: 'a b' is not a valid name"),

@@ -21,7 +21,7 @@ from fastapi import FastAPI, Request
 from examples.servers.certificates import Authority
 from pilotage.cli.processes import serve
 from pilotage.cli.processes.client_connections import ClientConnections, Handshake
-from pilotage.cli.processes.tls import Certificate
+from pilotage.cli.processes.tls import AlertingConnection, Certificate
 from pilotage.cli.settings import InvalidSettings
 from pilotage.client import connection
 from tests.support.processes import PILOTAGE
@@ -128,7 +128,7 @@ def test_only_a_trusted_proxy_says_where_a_request_came_from(trusted: tuple[str,
 
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_refused_certificate_has_a_line_in_the_log_and_many_have_one(
+def test_a_refused_certificate_gets_an_alert_and_a_line_in_the_log_and_many_have_one(
     authority: Authority,
     files: tuple[Path, Path],
     tmp_path: Path,
@@ -137,9 +137,11 @@ def test_a_refused_certificate_has_a_line_in_the_log_and_many_have_one(
 ):
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority.certificate))
     server.verify_mode = ssl.CERT_REQUIRED
+    server.sslobject_class = AlertingConnection
     server.load_cert_chain(*files)
     client = ssl.create_default_context(cafile=str(authority.certificate))
     client.load_cert_chain(*Authority(tmp_path).sign("stranger"))
+    alerts: list[str] = []
 
     async def shake_hands(pending: ClientConnections) -> None:
         ours, theirs = socket.socketpair()
@@ -148,12 +150,14 @@ def test_a_refused_certificate_has_a_line_in_the_log_and_many_have_one(
         handshake = Handshake(ours, "10.0.0.1")
         handshake.begin(asyncio.Protocol, server, pending)
         assert handshake._task is not None
-        with contextlib.suppress(OSError):
+        try:
             reader, writer = await asyncio.open_connection(
                 sock=theirs, ssl=client, server_hostname="localhost"
             )
             await reader.read()
             writer.close()
+        except ssl.SSLError as error:
+            alerts.append(error.reason)
         await handshake._task
 
     async def check() -> None:
@@ -167,6 +171,7 @@ def test_a_refused_certificate_has_a_line_in_the_log_and_many_have_one(
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(check())
     first, last = [each.getMessage() for each in caplog.records if "is refused" in each.getMessage()]
+    assert alerts == ["TLSV1_ALERT_UNKNOWN_CA"] * 3
     assert first.startswith("the certificate or proxy of 10.0.0.1 is refused: ")
     assert "issuer" in first or "signature" in first or "self" in first
     assert last == (
