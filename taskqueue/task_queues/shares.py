@@ -41,6 +41,8 @@ _FREE = frozenset(
         *("stated", "derived_with"),
     }
 )
+#: What the jobs of members may state or not.
+_FREE_STATEMENTS = frozenset({"sites", "banned_sites", "min_ram_mb", "max_ram_mb", "min_ram_per_core_mb"})
 _family = attrgetter(*(field.name for field in fields(RequirementClass) if field.name not in _FREE))
 _NEVER_FIRST, _ALWAYS_FIRST = 0.001, 10.0  # user priorities
 
@@ -90,8 +92,14 @@ def compute_raw_weight(jobs: Mapping[float, int]) -> float:
 
 
 def derive_family(requirement_class: RequirementClass) -> Hashable:
-    """The fields of a class that are equal within a family."""
-    return _family(requirement_class)
+    """The values of a class that are equal within a family, and what else than sites and memory it states.
+
+    Jobs that state a default or a priority are apart from those that do not: the same resources serve both,
+    so nothing is split, and priorities, which do not count within a family, decide between them.
+    """
+    stated = requirement_class.stated
+    names = None if stated is None else frozenset(name for name, _ in stated) - _FREE_STATEMENTS
+    return *_family(requirement_class), names
 
 
 def compute_group_shares(

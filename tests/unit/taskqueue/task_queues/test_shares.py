@@ -125,6 +125,23 @@ def test_work_that_is_split_by_site_or_memory_weighs_as_much_as_unsplit_everywhe
     assert weights(demands) == {0: 750, 1: 750, 2: 750, 3: 250}
 
 
+def _with_sites(asked: RequirementClass) -> RequirementClass:
+    """The same with sites, which it states."""
+    sites = frozenset({"A.B.ch"})
+    return replace(asked, sites=sites, stated=(*(asked.stated or ()), ("sites", sites)))
+
+
+def test_task_queues_of_the_same_resources_weigh_by_their_priorities() -> None:
+    plain = replace(ANY, stated=(("cpu_time", 3600), ("priority", True)))
+    urgent = replace(ANY, stated=(("priority", True),))
+    demands = [
+        demand(1, 1.0, family=shares.derive_family(plain)),
+        demand(2, 4.0, family=shares.derive_family(urgent)),
+        demand(3, 4.0, family=shares.derive_family(_with_sites(urgent))),
+    ]
+    assert weights(demands) == pytest.approx({1: 1000 / 9, 2: 8000 / 9, 3: 8000 / 9})
+
+
 def test_equal_definitions_of_two_owners_stay_apart() -> None:
     demands = [demand(1, family="same"), demand(2, family="same", owner="bob")]
     for properties in (frozenset[str](), frozenset({"JobSharing"})):

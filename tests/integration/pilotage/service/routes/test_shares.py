@@ -35,9 +35,10 @@ def _submit(service: Service, user: str, group: str = "", *, number: int = 1, **
 
 
 def _weigh(service: Service) -> None:
-    """Run the priority agent once."""
+    """Run the priority agent once, and notify the matcher."""
     config = service.parts.live.current
     priorities.cycle(service.engine, config, now=utc_now(), holder="test", memory=PriorityState())
+    service.parts.matcher.notify()
 
 
 def _shares(client: httpx.Client) -> dict[tuple[str, str | None], Any]:
@@ -129,6 +130,17 @@ def test_within_a_task_queue_priority_comes_before_submission(shared: Service) -
         given.append(match["job_id"])
         pilot.post(f"/api/v1/leases/{match['lease']}/finish", json={"exit_code": 0, "status": "Done"})
     assert given == [urgent, early, late]
+
+
+def test_a_job_that_is_always_first_is_so_among_those_that_state_no_priority(shared: Service) -> None:
+    waiting = _submit(shared, "ada", number=5)
+    [urgent] = _submit(shared, "ada", Priority=10)
+    _weigh(shared)
+    order = _order(shared.user("ada"), urgent, waiting[0])
+    assert (order["decided_by"], order["chance"]) == ("weight", pytest.approx(1, abs=1e-5))
+    assert "what differs most is the part of the task queue, by priorities" in order["headline"]
+    [match] = shared.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
+    assert match["job_id"] == urgent
 
 
 def test_jobs_that_no_queue_could_both_run_do_not_compete(shared: Service) -> None:
