@@ -8,11 +8,14 @@ reschedulings is reached, when its payload cannot run any more:
 - its pilot has ended, and a short grace time is over; or
 - the grace time is over, and the last answer to its pilot was given longer ago than `Leases/RunOnTime` and a
   margin: a pilot that hears nothing for that long ends its payload.
+
+To find silent jobs all open attempts are read, in one pass for all VOs, sixty times in the shortest
+`Leases/StalledTime`. All else is found by indexes, in each cycle.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -36,6 +39,9 @@ _MOST: Final = 1000
 _ROUNDS: Final = 100
 #: Seconds for which a job whose pilot has ended stays Stalled: several heartbeats, if the report is wrong.
 _ENDED_GRACE: Final = 60.0
+#: Passes over all open attempts in the shortest `StalledTime`, and the longest time between two.
+_PASSES: Final = 60
+_SLOWEST: Final = timedelta(minutes=1)
 #: Multiple of `RunOnTime` after which a silent pilot has ended its payload: that takes time.
 _RUN_ON_MARGIN: Final = 1.1
 
@@ -55,6 +61,20 @@ class LostResult:
 
     def __bool__(self) -> bool:
         return self != LostResult()
+
+
+@dataclass(slots=True, kw_only=True)
+class LostJobsState:
+    """What a process remembers from cycle to cycle."""
+
+    waiting: WaitingTtlState = field(default_factory=WaitingTtlState)
+    passed: datetime | None = None  #: when all open attempts were read last; None: not yet
+
+    def is_due(self, config: Configuration, vos: Collection[str], now: datetime) -> bool:
+        """Whether all open attempts are to be read again; also after the clock was set back."""
+        times = [options_for(config, vo).leases.stalled_time for vo in vos]
+        pause = min(_SLOWEST, timedelta(seconds=min(times, default=0) / _PASSES))
+        return self.passed is None or not self.passed <= now < self.passed + pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +99,12 @@ def cycle(
     *,
     now: datetime,
     holder: str,
-    memory: WaitingTtlState | None = None,
+    memory: LostJobsState | None = None,
 ) -> LostResult | None:
     """Handle every job whose pilot is overdue; None while another process is the leader.
 
-    `memory` is the same object in each cycle of a process; None: all waiting jobs are looked at.
+    `memory` is the same object in each cycle of a process; None: all open attempts and all waiting jobs are
+    looked at.
     """
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
@@ -91,24 +112,27 @@ def cycle(
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
             up, own = uptime.read(conn), attempts.list_own_times(conn)
+        state = LostJobsState() if memory is None else memory
+        reads_all = state.is_due(config, vos, now)
         with leadership.writing() as conn:
-            expiry.correct_future_times(conn, now=now)
+            expiry.correct_future_times(conn, now=now, all_attempts=reads_all)
         rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, own.get(vo, ()), now))
         changed: Counter[str] = Counter()
         # Give up before marking as stalled, so that no job goes through both in one cycle.
-        for apply in (_give_up, _expire, _close_killed, _mark_stalled):
+        for apply in (_give_up, _expire, _close_killed, *([_mark_stalled] if reads_all else [])):
 
             def serve(some: Mapping[str, _Rules], apply: _Rule = apply) -> None:
                 every = {key: each for of_vo in some.values() for key, each in of_vo.items()}
                 leadership.repeat(partial(_count, apply, every, now, changed), most=_MOST, rounds=_ROUNDS)
 
             leadership.serve_together(rules, serve)
+        if reads_all and not leadership.unfinished:
+            state.passed = now
         changed["pilots"] += leadership.repeat(
             partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
         with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
-            state = WaitingTtlState() if memory is None else memory
-            changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state)
+            changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state.waiting)
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 

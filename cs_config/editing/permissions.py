@@ -58,11 +58,13 @@ _LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
     ("pools", "gracetime"): attrgetter("pools.grace_time"),
 }
 #: Options that a VO sets to no less than the installation does by default: what agents and optimizers do
-#: again and again for its jobs keeps them from those of others.
+#: again and again for its jobs, and its heartbeats, keep them from those of others.
 _FLOORED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {
     ("pools", "refreshinterval"): attrgetter("pools.refresh_interval"),
     ("leases", "time"): attrgetter("leases.time"),
     ("leases", "stalledtime"): attrgetter("leases.stalled_time"),
+    ("leases", "heartbeattime"): attrgetter("leases.heartbeat_time"),
+    ("leases", "longestheartbeattime"): attrgetter("leases.longest_heartbeat_time"),
     ("jobscheduling", "holdtime"): attrgetter("job_scheduling.hold_time"),
 }
 #: Values of an owner group, folded, that an admin of its VO may change; `VO` only of a new group.

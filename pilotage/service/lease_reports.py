@@ -14,6 +14,8 @@ from cs_config.versions.store import LiveConfiguration
 from pilotage.service import deadline
 from pilotage.service.batching import run_in_thread
 from requirements.errors import PilotageError
+from requirements.states import HELD
+from taskqueue.accounting import time_series
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.leases import lifecycle, plain_reports
@@ -24,8 +26,8 @@ log = logging.getLogger(__name__)
 
 #: A lease that is extended until then must end at a date that can be stored.
 _LATEST_REPORT = datetime(2200, 1, 1, tzinfo=UTC)
-#: Longest interval between heartbeats in seconds: a pilot learns with its heartbeat that its job was killed.
-_HEARTBEAT = 20.0
+#: Heartbeats a second of the whole installation beyond which they become rarer: a third of a core.
+HEARTBEATS = 1000.0
 #: Shortest interval in seconds, however short the configured times: limits the load on the service.
 _SHORTEST = 0.1
 
@@ -56,14 +58,33 @@ def _find_lease_time(config: Configuration, vo: str | None) -> timedelta:
     return time
 
 
-def heartbeat_every(config: Configuration, vo: str) -> float:
-    """Seconds between heartbeats, such that a few may be lost before the job counts as stalled."""
-    return max(_SHORTEST, min(_HEARTBEAT, options_for(config, vo).leases.stalled_time / 4))
+def heartbeat_every(config: Configuration, vo: str, running: int) -> float:
+    """Seconds between heartbeats while so many jobs run in the installation.
+
+    A few may be lost before the job counts as stalled.
+    """
+    leases = options_for(config, vo).leases
+    adapted = max(leases.heartbeat_time, min(running / HEARTBEATS, leases.longest_heartbeat_time))
+    return max(_SHORTEST, min(adapted, leases.stalled_time / 4))
 
 
 def run_on_time(config: Configuration, vo: str) -> float:
     """Seconds without an answer after which a pilot ends its payload."""
     return options_for(config, vo).leases.run_on_time
+
+
+class RunningJobs:
+    """How many jobs pilots have, as accounting counted them some seconds ago; 0 until the first reading."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.count = 0
+
+    def read(self, _now: datetime) -> None:
+        """Read the number again."""
+        with database.reading(self._engine) as conn:
+            current = time_series.count_current(conn)
+        self.count = sum(of_vo.get(status, 0) for of_vo in current.values() for status in HELD)
 
 
 class LeaseReports:

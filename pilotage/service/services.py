@@ -90,6 +90,7 @@ class Services:
     clock_problem: Callable[[], str | None] = lambda: None
     #: Seconds since the database confirmed a commit of this process, which makes one every five seconds.
     commit_age: Callable[[], float] = lambda: 0.0
+    running_jobs: Callable[[], int] = lambda: 0  #: of the installation, some seconds ago
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted

@@ -145,6 +145,27 @@ write_as(
 )
 
 
+class _TimeOfKey(FunctionElement[datetime]):
+    name = "time_of_key"
+    type = UtcTime()
+    inherit_cache = True
+
+
+write_as(
+    _TimeOfKey,
+    postgresql="CAST(CAST({0} AS jsonb) ->> ({1}) AS timestamptz)",
+    sqlite="(SELECT value FROM json_each({0}) WHERE key = {1})",
+)
+
+
+def time_of_key(name: str, key: ColumnElement[str]) -> ColumnElement[datetime]:
+    """The time that a bind as for `times_by_key` has for a row, null if none.
+
+    Not a join with that table: it would compare each row with each key, beyond a row or two.
+    """
+    return _TimeOfKey(bindparam(name, type_=_Times), key)
+
+
 def times_by_key(name: str) -> FromClause:
     """A table with the columns `key` and `time` of a bind that takes a mapping, such as times of VOs."""
     given = _TimesByKey(bindparam(name, type_=_Times)).table_valued("key", column("time", UtcTime))

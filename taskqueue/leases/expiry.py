@@ -20,7 +20,7 @@ from taskqueue.db import clock, sql
 from taskqueue.jobs import control, jobs, log, transitions, unmatchable
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
-from taskqueue.leases import attempts
+from taskqueue.leases import attempts, uptime
 from taskqueue.leases.attempts import Attempt
 from taskqueue.pilots.pilots import read_public_reason
 from taskqueue.schema.tables import attempts as table
@@ -53,21 +53,19 @@ def _limit_rows(statement: Select[int]) -> Select[int]:
     )
 
 
-_SILENT_SINCE, _STALLED_SINCE, _ENDED_SINCE = map(
-    sql.times_by_key, ("silent_since", "stalled_since", "ended_since")
+_SILENT_SINCE, _STALLED_SINCE, _ENDED_SINCE = (
+    sql.time_of_key(name, _KEY) for name in ("silent_since", "stalled_since", "ended_since")
 )
 
 
 def _select_overdue(reported: ColumnElement[datetime], *conditions: ColumnElement[bool]) -> Select[int]:
     """Attempts whose lease is over, and whose pilot reported last before `silent_since`."""
     return _limit_rows(
-        select(table.c.job_id)
-        .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
-        .where(
+        select(table.c.job_id).where(
             _OPEN,
             *conditions,
             table.c.lease_expires_at < bindparam("now"),
-            reported < _SILENT_SINCE.c.time,
+            reported < _SILENT_SINCE,
         )
     )
 
@@ -76,13 +74,14 @@ EXPIRED = _select_overdue(table.c.opened_at, table.c.started_at.is_(None), table
 ENDED_IN_SILENCE = _select_overdue(
     func.coalesce(table.c.heartbeat_at, table.c.opened_at), table.c.ending.is_(True)
 )
+#: Reads all open attempts; the bound of all VOs leaves nearly none for the rest.
 SILENT = _limit_rows(
     select(table.c.job_id)
     .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-    .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
     .where(
         _OPEN,
-        table.c.heartbeat_at < _SILENT_SINCE.c.time,
+        table.c.heartbeat_at < bindparam("latest"),
+        table.c.heartbeat_at < _SILENT_SINCE,
         jobs_table.c.status.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
     )
 )
@@ -99,8 +98,8 @@ _HAS_ENDED = (
     .where(
         pilots.c.stamp == table.c.stamp,
         or_(
-            and_(_REPORTED_END, pilots.c.updated_at < _ENDED_SINCE.c.time),
-            and_(_RESTARTED, pilots.c.restarted_at < _ENDED_SINCE.c.time),
+            and_(_REPORTED_END, pilots.c.updated_at < _ENDED_SINCE),
+            and_(_RESTARTED, pilots.c.restarted_at < _ENDED_SINCE),
         ),
     )
     .exists()
@@ -111,18 +110,15 @@ STALLED_LONG = _limit_rows(
         *(jobs_table.c.minor_status, jobs_table.c.application_status),
     )
     .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-    .join(_SILENT_SINCE, _SILENT_SINCE.c.key == _KEY)
-    .join(_STALLED_SINCE, _STALLED_SINCE.c.key == _KEY)
-    .join(_ENDED_SINCE, _ENDED_SINCE.c.key == _KEY)
     .where(
         _OPEN,
         jobs_table.c.status == JobStatus.STALLED.value,
         or_(
             and_(
-                table.c.heartbeat_at < _SILENT_SINCE.c.time,
-                jobs_table.c.updated_at < _STALLED_SINCE.c.time,
+                table.c.heartbeat_at < _SILENT_SINCE,
+                jobs_table.c.updated_at < _STALLED_SINCE,
             ),
-            and_(jobs_table.c.updated_at < _ENDED_SINCE.c.time, _HAS_ENDED),
+            and_(jobs_table.c.updated_at < _ENDED_SINCE, _HAS_ENDED),
         ),
     )
 )
@@ -197,17 +193,18 @@ def make_key(vo: str, times: str = "") -> str:
     return vo + times
 
 
-def correct_future_times(conn: Connection, *, now: datetime) -> None:
+def correct_future_times(conn: Connection, *, now: datetime, all_attempts: bool = True) -> None:
     """Set times that are ahead to the present: the clock of the database was set back.
 
     Silence of open attempts counts from then on, instead of after hours, matching delays end, and jobs that
-    were put off are due.
+    were put off are due. Without `all_attempts` the open attempts are not read, of which there may be many.
     `now` is used on SQLite only: what a process read before it was suspended would set back the reports that
     came meanwhile.
     """
     now = clock.read_time(conn, now)
     times = {"latest": now + clock.MOST_OFFSET, "now": now}
-    conn.execute(CORRECT_ATTEMPTS, times)
+    if all_attempts:
+        conn.execute(CORRECT_ATTEMPTS, times)
     conn.execute(CORRECT_STALLED, times)
     conn.execute(CORRECT_DUE, times)
     conn.execute(CORRECT_DELAYS, times)
@@ -254,7 +251,8 @@ def mark_stalled(
     conn: Connection, *, silent_since: Mapping[str, datetime], now: datetime, most: int = 1000
 ) -> list[int]:
     """Mark jobs Stalled whose pilots have been silent since then; their ids."""
-    found = _find(conn, SILENT, {"silent_since": silent_since, "most": most})
+    latest = max(silent_since.values(), default=uptime.NEVER)
+    found = _find(conn, SILENT, {"silent_since": silent_since, "latest": latest, "most": most})
     moved = transitions.move_jobs(conn, found, JobStatus.STALLED, minor=STALLED, source=SOURCE, now=now)
     return _list_ids(moved)
 

@@ -25,7 +25,6 @@ from agents import (
     scope_counters,
     sweep,
     wait_times,
-    waiting_ttl,
 )
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
@@ -50,7 +49,7 @@ class AgentContext:
     weighing: priorities.PriorityState = field(default_factory=priorities.PriorityState)
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
-    expiring: waiting_ttl.WaitingTtlState = field(default_factory=waiting_ttl.WaitingTtlState)
+    lost: lost_jobs.LostJobsState = field(default_factory=lost_jobs.LostJobsState)
     retained: retention.RetentionState = field(default_factory=retention.RetentionState)
 
 
@@ -59,7 +58,7 @@ class AgentContext:
 AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "pools": lambda own, now: pools.cycle(own.engine, own.current(), now=now, holder=own.holder),
     "lost-jobs": lambda own, now: lost_jobs.cycle(
-        own.engine, own.current(), now=now, holder=own.holder, memory=own.expiring
+        own.engine, own.current(), now=now, holder=own.holder, memory=own.lost
     ),
     "priorities": lambda own, now: priorities.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.weighing

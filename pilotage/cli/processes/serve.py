@@ -35,6 +35,7 @@ from pilotage.service.auth import keys, rate_limits
 from pilotage.service.auth.keys import KeyFile
 from pilotage.service.auth.rate_limits import RateLimiter, SharedRates
 from pilotage.service.auth.tokens import Tokens
+from pilotage.service.lease_reports import RunningJobs
 from pilotage.service.metrics import Metrics
 from pilotage.service.services import Services
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
@@ -45,6 +46,8 @@ _log = logging.getLogger(__name__)
 _GRACE = 10
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
+#: Seconds between two readings of the number of running jobs, by which heartbeats become rarer.
+_COUNT_EVERY = 30.0
 #: Ticks of the server, ten a second, between two checks for silent clients.
 _LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -234,6 +237,8 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
         if settings.redis_url is not None:
             exchange = SharedRates(rates, settings.redis_url).exchange
             stack.enter_context(wiring.repeat_in_thread(exchange, name="rates", every=rate_limits.EVERY))
+        running = RunningJobs(engine)
+        stack.enter_context(wiring.repeat_in_thread(running.read, name="running jobs", every=_COUNT_EVERY))
         notify_optimizers, optimizer_queue = stack.enter_context(
             _open_optimizer_queue(settings, engine, live, clock, metrics)
         )
@@ -252,6 +257,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             clock=clock,
             clock_problem=lambda: clock.problem,
             commit_age=lambda: seen.commit_age,
+            running_jobs=lambda: running.count,
             direct_url=settings.direct_url,
         )
 

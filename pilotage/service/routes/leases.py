@@ -292,7 +292,7 @@ def identify_sender(caller: Caller) -> Sender:
 def _intervals(parts: Services, answer: ReportAnswer) -> dict[str, float]:
     config = parts.live.current
     return {
-        "heartbeat_seconds": lease_reports.heartbeat_every(config, answer.vo),
+        "heartbeat_seconds": lease_reports.heartbeat_every(config, answer.vo, parts.running_jobs()),
         "run_on_seconds": lease_reports.run_on_time(config, answer.vo),
     }
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, func, insert, select, update
@@ -12,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from agents import leader, lost_jobs, retention, sweep
 from agents.leader import LeadershipLostError
-from agents.lost_jobs import LostResult
+from agents.lost_jobs import LostJobsState, LostResult
 from agents.retention import RetentionResult
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -116,6 +117,47 @@ def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
     assert way(engine, job_id) == [
         *("Received", "Waiting", "Matched", "Running", "Stalled", "Rescheduled", "Checking", "Waiting")
     ]
+
+
+def test_open_attempts_are_read_sixty_times_in_the_time_until_they_are_stalled(
+    engine: Engine, now: datetime
+) -> None:
+    memory = LostJobsState()
+
+    def look_at(seconds: float) -> LostResult | None:
+        moment = now + timedelta(seconds=seconds)
+        return lost_jobs.cycle(engine, grid(), now=moment, holder="me", memory=memory)
+
+    run(engine, now)
+    assert look_at(1790) == LostResult(), "a pass ends"
+    assert look_at(1819) == LostResult(), "it is silent for long enough since 19 s"
+    assert look_at(1820) == LostResult(stalled=1)
+
+
+def test_a_clock_that_was_set_back_begins_a_new_pass(engine: Engine, now: datetime) -> None:
+    memory = LostJobsState()
+    run(engine, now)
+    for moment, result in ((now + DAY, LostResult(stalled=1)), (now + MINUTE, LostResult())):
+        assert lost_jobs.cycle(engine, grid(), now=moment, holder="me", memory=memory) == result
+        assert memory.passed == moment
+
+
+def test_a_pass_takes_as_long_for_many_vos_as_for_one(postgresql: Engine, now: datetime) -> None:
+    stored_rows.service_up(postgresql, now - DAY, now + DAY)
+    run(postgresql, now)
+    plans: list[str] = []
+
+    @event.listens_for(postgresql, "before_cursor_execute")
+    def explain(*arguments: Any) -> None:
+        if "heartbeat_at <" in arguments[2]:
+            rows = arguments[1].connection.execute(f"EXPLAIN (ANALYZE) {arguments[2]}", arguments[3])
+            plans.append("\n".join(line for (line,) in rows))
+
+    with database.writing(postgresql) as conn:
+        since = {f"vo{number}": now - DAY for number in range(20)} | {"lhcb": now - DAY}
+        assert expiry.mark_stalled(conn, silent_since=since, now=now) == []
+    [plan] = plans
+    assert "Function Scan" not in plan, "each attempt is compared with each VO"
 
 
 def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, select
 
 from agents import lost_jobs, waiting_ttl
-from agents.waiting_ttl import WaitingTtlState
+from agents.lost_jobs import LostJobsState
 from cs_config.tree.configuration import Configuration
 from matcher.explain.waiting_reason import WORDS
 from optimizers.chain import batch
@@ -251,7 +251,7 @@ def test_a_pass_goes_on_where_it_was_and_begins_again_after_a_while(
     monkeypatch.setattr(waiting_ttl, "_PAGE", 2)
     monkeypatch.setattr(waiting_ttl, "_PAGES", 1)
     ids = wait_in_queue(engine, now, *([NOWHERE] * 5))
-    memory, later = WaitingTtlState(), now + 3 * HOUR
+    memory, later = LostJobsState(), now + 3 * HOUR
 
     def cycle(moment: datetime) -> int:
         result = lost_jobs.cycle(engine, SET, now=moment, holder="me", memory=memory)

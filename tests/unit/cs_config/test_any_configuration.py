@@ -101,7 +101,7 @@ options = st.fixed_dictionaries(
         )
         | some(amounts, "HoldTime"),
         "Pools": some(amounts, "RefreshInterval", "GraceTime"),
-        "Leases": some(amounts, "Time", "StalledTime", "StalledGrace", "RunOnTime"),
+        "Leases": some(amounts, "Time", "StalledTime", "StalledGrace", "RunOnTime", "HeartbeatTime"),
         "Retention": some(amounts, "Jobs", "Outputs", "Sandboxes", "Logs"),
         "Limits": some(counts, "WaitingJobsPerOwner", "SandboxBytes") | some(amounts, "RequestsPerSecond"),
     },
@@ -224,7 +224,7 @@ def _optimizers(config: Configuration, vo: str) -> None:
 
 def _matcher(config: Configuration, vo: str) -> None:
     assert NOW + timedelta(seconds=options_for(config, vo).leases.time) >= NOW
-    assert lease_reports.heartbeat_every(config, vo) > 0
+    assert all(lease_reports.heartbeat_every(config, vo, running) > 0 for running in (0, 10**9))
     explanation.explain(
         queue_set.all_queues(config, vo), vo, JobDemand(asked=RequirementClass(vo=vo, cpu_time=1))
     )

@@ -40,7 +40,7 @@ def call_periodically(
 log = logging.getLogger(__name__)
 
 KILL = "kill"
-_SHORTEST, _LONGEST = 1.0, 300.0  # seconds, limits of the interval that the service wishes
+_SHORTEST, _LONGEST = 1.0, 3600.0  # seconds, limits of the interval that the service wishes
 
 
 #: Counts while the host is suspended as well, unlike `time.monotonic`.

@@ -173,6 +173,8 @@ AGAIN = {
     "Pools/RefreshInterval": VoOptions().pools.refresh_interval,
     "Leases/Time": VoOptions().leases.time,
     "Leases/StalledTime": VoOptions().leases.stalled_time,
+    "Leases/HeartbeatTime": VoOptions().leases.heartbeat_time,
+    "Leases/LongestHeartbeatTime": VoOptions().leases.longest_heartbeat_time,
     "JobScheduling/HoldTime": 5,  # in `TEXT`
 }
 #: Options of what the installation keeps, which a VO only lowers, with the default.

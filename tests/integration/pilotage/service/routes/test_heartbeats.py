@@ -6,12 +6,15 @@ from datetime import timedelta
 
 import httpx
 import pytest
+from sqlalchemy import insert
 from sqlalchemy.exc import InterfaceError
 
+from pilotage.service.lease_reports import RunningJobs
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.leases import attempts, expiry, lifecycle, plain_reports
 from taskqueue.leases.reports import HeartbeatReport
+from taskqueue.schema.tables import job_stocks
 from tests.support import databases
 from tests.support.service import Service
 
@@ -78,6 +81,22 @@ def test_each_of_many_at_once_gets_its_own_answer(service: Service):
     for match in (stalled, *plain):
         assert _progress(service, match) == f"of {match['job_id']}"
         assert operator.get(f"/api/v1/jobs/{match['job_id']}").json()["status"] == "Running"
+
+
+def test_the_number_of_running_jobs_is_what_accounting_counted(service: Service):
+    running = RunningJobs(service.engine)
+    running.read(utc_now())
+    assert running.count == 0
+    counted = {"cms": {"Running": 70_000, "Waiting": 10**6}, "dune": {"Matched": 20_000, "Stalled": 10_000}}
+    with database.writing(service.engine) as conn:
+        rows = [
+            {"vo": vo, "status": each, "jobs": jobs}
+            for vo, of in counted.items()
+            for each, jobs in of.items()
+        ]
+        conn.execute(insert(job_stocks), rows)
+    running.read(utc_now())
+    assert running.count == 100_000
 
 
 def test_a_heartbeat_for_anothers_lease_is_404_and_changes_nothing(service: Service):
