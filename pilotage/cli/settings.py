@@ -252,6 +252,10 @@ class Settings(BaseModel):
     ] = None
     trusted_proxies: Networks = ()
     """Addresses and networks whose X-Forwarded headers are believed."""
+    shutdown_delay: float = Field(default=0, ge=0, le=3600)
+    """Seconds after SIGTERM for which requests are still answered while `/readyz` is 503, for balancers."""
+    shutdown_grace: float = Field(default=25, ge=0, le=3600)
+    """Seconds after SIGTERM until requests that are not answered yet are cut off."""
     workers: Annotated[
         int, options.option("N", "Number of processes that share the port (default: PILOTAGE_WORKERS or 1).")
     ] = Field(default=1, ge=1, le=256)

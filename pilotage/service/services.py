@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Event
 from typing import Final
 
 from sqlalchemy import Engine
@@ -110,6 +111,7 @@ class Services:
     #: By VO: folded names of parameters that its waiting jobs compare as versions.
     versions: Cache[str, frozenset[str]] = field(default_factory=lambda: Cache(1000))
     storage: StorageState = field(default_factory=StorageState)
+    leaving: Event = field(default_factory=Event)  #: set once the process is about to end
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
     claims: AsyncClaimer = field(init=False)  #: in the event loop; it has each request first
     places: PilotPlaces = field(init=False)

@@ -1,7 +1,9 @@
 """`pilotage serve`: the HTTP service, and the server with its socket and signals that `up` shares."""
 
 import asyncio
+import itertools
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
+from types import FrameType
 
 import typer
 import uvicorn
@@ -42,13 +45,13 @@ from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that running requests have to finish.
-_GRACE = 10
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
 #: Seconds between two readings of the number of running jobs, by which heartbeats become rarer.
 _COUNT_EVERY = 30.0
-#: Ticks of the server, ten a second, between two checks for silent clients.
+#: Seconds between two ticks of the server.
+_TICK = 0.1
+#: Ticks between two checks for silent clients.
 _LOOK_EVERY = 50
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds for which a thread may keep the interpreter from another one that waits for it. With Python's own
@@ -98,10 +101,24 @@ def serve_application(
     events are ended then: they would last longer than running requests are waited for.
     """
     sys.setswitchinterval(_LONGEST_TURN)
-    config = configuration(app, log_level=chosen.log_level, trusted_proxies=chosen.trusted_proxies)
-    close = app.state.parts.job_events.close
+    config = configuration(
+        app,
+        log_level=chosen.log_level,
+        trusted_proxies=chosen.trusted_proxies,
+        grace=max(0.0, chosen.shutdown_grace - chosen.shutdown_delay),
+    )
+    parts: Services = app.state.parts
+    server = _Server(
+        config,
+        tls=tls,
+        ready=ready,
+        leaving=parts.leaving.set,
+        ending=ending,
+        close=parts.job_events.close,
+        delay=chosen.shutdown_delay,
+    )
     with _keep_signals():
-        _Server(config, tls=tls, ready=ready, ending=ending, close=close).run(sockets=[bound])
+        server.run(sockets=[bound])
 
 
 def configuration(
@@ -109,9 +126,13 @@ def configuration(
     *,
     log_level: str,
     trusted_proxies: Sequence[str] = (),
+    grace: float = 10.0,
     files: int | None = None,
 ) -> uvicorn.Config:
-    """The settings of uvicorn; `debug` also logs each request. `files` as for `ClientConnections`."""
+    """The settings of uvicorn; `debug` also logs each request. `files` as for `ClientConnections`.
+
+    `grace`: seconds that running requests have at the end.
+    """
     own = uvicorn.Config(app, log_config=None)  # whose protocol is the one that fits the installed packages
     own.load()
     connections = ClientConnections(own.http_protocol_class, by_address=not trusted_proxies, files=files)
@@ -120,7 +141,7 @@ def configuration(
         log_config=None,
         log_level=log_level,
         access_log=log_level == "debug",
-        timeout_graceful_shutdown=_GRACE,
+        timeout_graceful_shutdown=math.ceil(grace),
         server_header=False,
         http=connections,  # type: ignore[arg-type]
         ws="none",
@@ -130,7 +151,11 @@ def configuration(
 
 
 class _Server(uvicorn.Server):
-    """A server with callbacks at startup and before shutdown, and with bounded TLS handshakes."""
+    """A server with callbacks at startup and before shutdown, and with bounded TLS handshakes.
+
+    After SIGTERM it goes on answering for `delay` seconds, with the end of the connection, and is not ready:
+    balancers send what is new elsewhere. A signal by Ctrl-C ends that.
+    """
 
     def __init__(
         self,
@@ -138,10 +163,15 @@ class _Server(uvicorn.Server):
         *,
         tls: ssl.SSLContext | None = None,
         ready: Callable[[], None] = lambda: None,
+        leaving: Callable[[], None] = lambda: None,
         ending: Callable[[], None] = lambda: None,
         close: Callable[[], None] = lambda: None,
+        delay: float = 0.0,
     ) -> None:
         super().__init__(config)
+        self._leaving = leaving
+        self._delay = delay
+        self._is_terminated = False
         self.connections: ClientConnections = config.http  # type: ignore[assignment]
         self._tls = tls
         self._close = close
@@ -192,7 +222,23 @@ class _Server(uvicorn.Server):
             self.connections.end_silent(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._is_terminated = sig == signal.SIGTERM
+        super().handle_exit(sig, frame)
+
+    async def _answer_on(self) -> None:
+        """Answer until balancers have noticed; the connections that are left have been silent for long."""
+        self._leaving()
+        self.config.encoded_headers.append((b"connection", b"close"))
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (self._delay if self._is_terminated else 0)
+        ticks = itertools.count()
+        while loop.time() < until and not self.force_exit:
+            await self.on_tick(next(ticks))
+            await asyncio.sleep(_TICK)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._answer_on()
         await asyncio.to_thread(self._ending)
         for each in self._accepting:
             each.cancel()

@@ -1,6 +1,7 @@
 """Liveness, readiness, Prometheus metrics and the public keys of our tokens."""
 
 import asyncio
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -52,6 +53,8 @@ class Readiness:
 
     async def check(self) -> JSONResponse:
         """The answer of checks that ended less than a second ago, or are being made."""
+        if self._parts.leaving.is_set():
+            return _answer({"service": "is about to end"})
         running = self._running
         if running is None or (running.done() and asyncio.get_running_loop().time() >= self._until):
             running = self._running = asyncio.create_task(self._check())
@@ -90,7 +93,10 @@ def run_checks(parts: Services) -> dict[str, str]:
 
 
 def _check(parts: Services) -> JSONResponse:
-    checks = run_checks(parts)
+    return _answer(run_checks(parts))
+
+
+def _answer(checks: Mapping[str, str]) -> JSONResponse:
     is_ready = all(result == "ok" for result in checks.values())
     body = {"status": "ok" if is_ready else "not ready", "checks": checks}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})

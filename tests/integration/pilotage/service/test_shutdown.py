@@ -1,9 +1,11 @@
 """Requests that are under way for longer than a service waits for them at its end."""
 
+import signal
 import sqlite3
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -61,27 +63,59 @@ def test_streams_of_events_end_with_the_service(sqlite_template: Path, tmp_path:
     """They would last five minutes; running requests are waited for, and cut off as a last resort."""
     with running_on_sqlite(sqlite_template, tmp_path) as service:
         app = create_app(service.parts)
-        begun = threading.Event()
         config = serve.configuration(app, log_level="info")
         config.timeout_graceful_shutdown = None  # without an end of the streams it waits for ever
-        server = serve._Server(
-            config, ready=begun.set, ending=lambda: None, close=app.state.parts.job_events.close
-        )
-        bound = serve.bind_socket("127.0.0.1", 0)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-        thread.start()
-        try:
-            assert begun.wait(300)
+        with _serving(serve._Server(config, close=service.parts.job_events.close)) as (server, at):
             headers = {"Authorization": f"Bearer {service.token('user', vo='cms', user='ada')}"}
-            url = f"{serve.url_of(bound)}/api/v1/jobs/events"
+            url = f"{at}/api/v1/jobs/events"
             with httpx.stream("GET", url, headers=headers, timeout=300, trust_env=False) as answer:
                 lines = answer.iter_lines()
                 assert next(lines) == "retry: 1000"
                 server.should_exit = True
                 for _ in lines:
                     pass
-        finally:
-            server.should_exit = True
-            thread.join(300)
-            bound.close()
-        assert not thread.is_alive()
+
+
+@contextmanager
+def _serving(server: serve._Server) -> Iterator[tuple[serve._Server, str]]:
+    """A server in a thread, with its URL; it ends with the block, by itself or else by force."""
+    begun = threading.Event()
+    server._ready = begun.set
+    bound = serve.bind_socket("127.0.0.1", 0)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    try:
+        assert begun.wait(300)
+        yield server, serve.url_of(bound)
+    finally:
+        server.should_exit = True
+        thread.join(300)
+        bound.close()
+    assert not thread.is_alive()
+
+
+def test_after_sigterm_it_is_not_ready_and_answers_on(sqlite_template: Path, tmp_path: Path) -> None:
+    with running_on_sqlite(sqlite_template, tmp_path) as service:
+        leaving = service.parts.leaving
+        server = serve._Server(
+            serve.configuration(create_app(service.parts), log_level="info"), leaving=leaving.set, delay=3600
+        )
+        with _serving(server) as (_, at), httpx.Client(base_url=at, timeout=300, trust_env=False) as client:
+            assert client.get("/readyz").status_code == 200
+            assert "connection" not in client.get("/healthz").headers
+            server.handle_exit(signal.SIGTERM, None)
+            assert leaving.wait(300)
+            ready = client.get("/readyz")
+            assert (ready.status_code, ready.json()["checks"]) == (503, {"service": "is about to end"})
+            with httpx.Client(base_url=at, timeout=300, trust_env=False) as other:
+                answer = other.get("/.well-known/jwks.json")
+            assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+            server.handle_exit(signal.SIGINT, None)
+
+
+def test_ctrl_c_ends_it_without_a_delay(sqlite_template: Path, tmp_path: Path) -> None:
+    with running_on_sqlite(sqlite_template, tmp_path) as service:
+        app = create_app(service.parts)
+        server = serve._Server(serve.configuration(app, log_level="info"), delay=3600)
+        with _serving(server):
+            server.handle_exit(signal.SIGINT, None)
