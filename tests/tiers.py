@@ -111,8 +111,8 @@ GROUPS = (
     ),
     Group(
         name="balancers",
-        files=("tests/acceptance/test_behind_balancers.py",),
-        sources=("deploy/", "pilotage/service/", "pilotage/client/"),
+        files=("tests/acceptance/test_behind_balancers.py", "tests/acceptance/test_rolling_restart.py"),
+        sources=("deploy/", "pilotage/service/", "pilotage/client/", "pilotage/cli/processes/serve.py"),
     ),
     Group(
         name="backups",

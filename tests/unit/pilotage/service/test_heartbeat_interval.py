@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from cs_config.tree.configuration import Configuration
 from cs_config import validate
+from cs_config.tree.configuration import Configuration
 from pilotage.fabric.pilot.service.heartbeat import KILL, Heartbeat
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.service import lease_reports

@@ -1,0 +1,153 @@
+"""The kustomization in deploy/ is valid, closed, and gives processes the time that they need to end."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate import SchemaNotFoundError
+
+from cs_config import validate
+from pilotage.cli.settings import PREFIX, model_with_plugins
+from pilotage.service.routes import health
+from tests.support.servers import kubernetes
+from tests.support.servers.kubernetes import KUSTOMIZE, Resource
+
+BASE = kubernetes.read_resources(KUSTOMIZE / "base")
+EXAMPLE = kubernetes.read_resources(KUSTOMIZE / "example")
+SETTINGS = kubernetes.find(BASE, "ConfigMap", "pilotage")["data"]
+SERVE = kubernetes.find(BASE, "Deployment", "pilotage-serve")["spec"]
+#: Kinds of operators, for which the package of schemas has none: only their YAML is read here.
+UNCHECKED = {"Cluster", "ServiceMonitor"}
+
+
+def list_pods() -> Iterator[tuple[str, Any]]:
+    for each in BASE:
+        if each["kind"] in ("Deployment", "Job"):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def list_unchecked(resources: list[Resource]) -> set[str]:
+    """Validate resources strictly; the kinds without a schema."""
+    unchecked = set()
+    for each in resources:
+        try:
+            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+        except SchemaNotFoundError:
+            unchecked.add(each["kind"])
+    return unchecked
+
+
+def test_all_resources_are_valid_and_have_no_unknown_field() -> None:
+    assert list_unchecked(list(EXAMPLE)) == UNCHECKED
+
+
+def test_an_unknown_field_is_found() -> None:
+    wrong = {**SERVE, "replica": 2}
+    deployment = {**kubernetes.find(BASE, "Deployment", "pilotage-serve"), "spec": wrong}
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        list_unchecked([deployment])
+
+
+@pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="no kubectl here; the files themselves are checked"
+)
+@pytest.mark.parametrize("name", ["base", "example"])
+def test_what_kubectl_makes_of_it_is_the_same_and_valid(name: str) -> None:
+    command = ["kubectl", "kustomize", str(KUSTOMIZE / name)]
+    made = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, check=True).stdout))
+    kinds = [each["kind"] for each in made if each["kind"] != "Secret"]
+    assert sorted(kinds) == sorted(each["kind"] for each in {"base": BASE, "example": EXAMPLE}[name])
+    assert list_unchecked(made) <= UNCHECKED
+
+
+@pytest.mark.parametrize("pod", [pod for _, pod in list_pods()], ids=[name for name, _ in list_pods()])
+def test_pods_have_no_rights_and_bounded_memory(pod: Any) -> None:
+    [container] = pod["containers"]
+    number = re.findall(r"^USER (\d+)$", (KUSTOMIZE.parent / "Dockerfile").read_text(), re.MULTILINE)
+    assert [str(pod["securityContext"]["runAsUser"])] == number
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+    written = {each["name"] for each in pod["volumes"] if "emptyDir" in each}
+    places = {each["mountPath"] for each in container["volumeMounts"] if each["name"] in written}
+    assert {SETTINGS["PILOTAGE_HOME"], "/tmp"} <= places
+
+
+@pytest.mark.parametrize("pod", [pod for _, pod in list_pods()], ids=[name for name, _ in list_pods()])
+def test_pods_name_what_there_is(pod: Any) -> None:
+    [container] = pod["containers"]
+    volumes = {each["name"] for each in pod["volumes"]}
+    assert {each["name"] for each in container["volumeMounts"]} == volumes
+    maps = [each["configMap"]["name"] for each in pod["volumes"] if "configMap" in each]
+    maps += [each["configMapRef"]["name"] for each in container["envFrom"] if "configMapRef" in each]
+    for name in maps:
+        kubernetes.find(BASE, "ConfigMap", name)
+    made = yaml.safe_load((KUSTOMIZE / "example" / "kustomization.yaml").read_text())
+    secrets = {each["secret"]["secretName"] for each in pod["volumes"] if "secret" in each}
+    secrets |= {each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each}
+    assert secrets == {each["name"] for each in made["secretGenerator"]}
+    [image] = (each for each in made["images"] if each["name"] == container["image"])
+    assert image["digest"].startswith("sha256:")
+
+
+def test_variables_are_settings() -> None:
+    names = {PREFIX + name.upper() for name in model_with_plugins().model_fields}
+    secrets = re.findall(
+        rf"^({PREFIX}\w+)=", (KUSTOMIZE / "example" / "secrets.env").read_text(), re.MULTILINE
+    )
+    assert secrets
+    assert {*SETTINGS, *secrets} <= names
+
+
+def test_the_first_configuration_is_valid() -> None:
+    text = kubernetes.find(BASE, "ConfigMap", "pilotage-resources")["data"]["resources.yaml"]
+    validate.parse(text, "resources.yaml")
+
+
+def test_probes_and_selectors_lead_somewhere() -> None:
+    pod = SERVE["template"]
+    [container] = pod["spec"]["containers"]
+    ports = {each["name"]: str(each["containerPort"]) for each in container["ports"]}
+    routes = {getattr(route, "path", None) for route in health.router.routes}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["httpGet"]["path"] in routes
+        assert container[probe]["httpGet"]["port"] in ports
+    assert ports["http"] in container["args"]
+    service = kubernetes.find(BASE, "Service", "pilotage")["spec"]
+    assert service["selector"].items() <= pod["metadata"]["labels"].items()
+    assert {each["targetPort"] for each in service["ports"]} <= ports.keys()
+    for each in BASE:
+        if each["kind"] == "PodDisruptionBudget":
+            name = each["metadata"]["name"]
+            labels = kubernetes.find(BASE, "Deployment", name)["spec"]["template"]["metadata"]["labels"]
+            assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    scaled = kubernetes.find(BASE, "HorizontalPodAutoscaler", "pilotage-serve")["spec"]
+    assert (scaled["scaleTargetRef"]["name"], "replicas" in SERVE) == ("pilotage-serve", False)
+
+
+def test_a_pod_that_ends_has_the_time_that_its_settings_promise() -> None:
+    pod = SERVE["template"]["spec"]
+    [container] = pod["containers"]
+    delay, grace = (float(SETTINGS[f"PILOTAGE_SHUTDOWN_{name}"]) for name in ("DELAY", "GRACE"))
+    probe = container["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] < delay
+    hook = container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert hook + grace + 5 <= pod["terminationGracePeriodSeconds"]
+
+
+def test_the_example_is_no_secret() -> None:
+    for file in ("secrets.env", "signing-key.pem"):
+        text = Path(KUSTOMIZE / "example" / file).read_text()
+        assert "change" in text
+        assert "PRIVATE KEY" not in text
