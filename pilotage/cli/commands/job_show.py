@@ -26,6 +26,8 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     status = output.cell(found["status"])
     job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
     parts: list[RenderableType] = [f"{job}: {_format_eligible(eligible, candidates)} eligible."]
+    if sites := found.get("sites"):
+        parts.append(f"Sites with an eligible queue: {harmless(_shorten(', '.join(sites)))}")
     if found["reasons"]:
         parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
     if found.get("changes"):

@@ -15,6 +15,7 @@ from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import Entry
+from requirements.values import lookup
 
 #: Parameters in the list of queues.
 _SHOWN = ("CEType", "MaxRAM", "NumberOfProcessors", "GPUs", "maxWallClockTime", "OS")
@@ -90,16 +91,17 @@ def find(
     queue, of_ce = map(parse_selection, (requires or (), ce or ()))
     with service.connect() as client:
         found = client.eligible_nodes(vo=vo, node=node, ce=of_ce, queue=queue)
-    service.emit(found, lambda: _found_table(found, node))
+    required = [name for each in (queue, of_ce) if not isinstance(each, str) for name in each]
+    service.emit(found, lambda: _found_table(found, node, list(dict.fromkeys(required)) or _SHOWN))
 
 
-def _found_table(found: Entry, node: str) -> RenderableType:
+def _found_table(found: Entry, node: str, names: Sequence[str]) -> RenderableType:
     levels = {"Site": 1, "CE": 2}.get(node, 3)
     nodes: list[tuple[tuple[str, ...], Entry]] = [((site,), below) for site, below in found.items()]
     for _ in range(levels - 1):
         nodes = [((*path, name), below) for path, each in nodes for name, below in each.items()]
-    rows = (("/".join(path), *(values.get(name) for name in _SHOWN)) for path, values in nodes)
-    return output.table(("/".join(("Site", "CE", "Queue")[:levels]), *_SHOWN), rows)
+    rows = (("/".join(path), *(lookup(values, name) for name in names)) for path, values in nodes)
+    return output.table(("/".join(("Site", "CE", "Queue")[:levels]), *names), rows)
 
 
 _REQUIRED = re.compile(r"([A-Za-z_][\w.]*)=(?![=?!])(.*)", re.DOTALL)

@@ -232,10 +232,15 @@ def pairs(words: Iterable[str]) -> dict[str, object]:
     return _unique_entries(found)
 
 
+_NAME = re.compile(r"[\w.:@+-]+")
+
+
 def _unique_entries(entries: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Names and values; a repeated name is ambiguous."""
+    """Names and values; a repeated name is ambiguous, and one with other signs can be read by nothing."""
     names = Counter(name.lower() for name, _ in entries)
     for name, _ in entries:
+        if not _NAME.fullmatch(name):
+            raise WrongUsage(f"{name!r:.80} is not a valid name, allowed are letters, digits and . _ : @ + -")
         if names[name.lower()] > 1:
             raise WrongUsage(f"{name:.80} is given {names[name.lower()]} times")
     return dict(entries)

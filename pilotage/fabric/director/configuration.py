@@ -5,9 +5,9 @@ is that of the batch system, and settings with `{ce}` or `{endpoint}` make one s
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -310,22 +310,34 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        names = sorted(set(_names_within(model.model_json_schema())))
+        schema = model.model_json_schema()
+        found = sorted(_list_places(schema, schema.get("$defs", {}), ()), key=lambda each: -each[1].count("/"))
+        places = dict(found)  # of each name the shortest
         faults = input_faults.list_faults(error.errors())
-        raise invalid([_describe_fault(each, file, names) for each in faults]) from None
+        raise invalid([_describe_fault(each, file, places) for each in faults]) from None
 
 
-def _names_within(schema: object) -> Iterator[str]:
-    """The names of all settings in a part of a JSON schema."""
-    parts: Iterable[object] = schema if isinstance(schema, list) else ()
-    if isinstance(schema, dict):
-        yield from schema.get("properties", ())
-        parts = schema.values()
-    for part in parts:
-        yield from _names_within(part)
+def _list_places(
+    schema: Any, definitions: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[tuple[str, str]]:
+    """The names of all settings in a part of a JSON schema, each with a place; a name of data is `…`."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _list_places(part, definitions, path)
+    elif isinstance(schema, dict):
+        if (name := str(schema.get("$ref", "")).rpartition("/")[2]) in definitions:
+            others = {other: each for other, each in definitions.items() if other != name}
+            yield from _list_places(definitions[name], others, path)
+        for name, below in schema.get("properties", {}).items():
+            yield name, "/".join((*path, name))
+            yield from _list_places(below, definitions, (*path, name))
+        for form in ("anyOf", "oneOf", "allOf"):
+            yield from _list_places(schema.get(form), definitions, path)
+        for form in ("items", "additionalProperties"):
+            yield from _list_places(schema.get(form), definitions, (*path, "…"))
 
 
-def _describe_fault(fault: InputFault, file: str, names: Sequence[str]) -> Problem:
+def _describe_fault(fault: InputFault, file: str, places: Mapping[str, str]) -> Problem:
     path = "/".join(map(str, fault.location)) or "settings"
     if not fault.is_unknown_name:
         return Problem(path=path, message=fault.message, suggestion=fault.suggestion, file=file)
@@ -333,7 +345,10 @@ def _describe_fault(fault: InputFault, file: str, names: Sequence[str]) -> Probl
     if kinds := settings.list_kinds_with(name):
         message = f"only systems of the kind {', '.join(kinds)} have such a setting"
         return Problem(path=path, message=message, file=file)
-    return Problem(path=path, message="unknown setting", suggestion=did_you_mean(name, names), file=file)
+    if name in places:
+        message = f"is no setting here, it belongs at {places[name]}"
+        return Problem(path=path, message=message, file=file)
+    return Problem(path=path, message="unknown setting", suggestion=did_you_mean(name, places), file=file)
 
 
 def list_contradictions(

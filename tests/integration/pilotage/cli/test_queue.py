@@ -70,6 +70,15 @@ def test_a_site_admin_finds_queues_for_any_vo_at_the_own_site(run: Run) -> None:
     assert "LCG.A.org\t" in run("find", "--vo", "cms", "--node", "Site", "--ce-requires", "VO=cms")[1]
 
 
+def test_found_queues_are_shown_with_what_was_required(run: Run) -> None:
+    status, out, _ = run("find", "--vo", "dune", "--requires", "maxram=8000")
+    headings, row = (line.split("\t") for line in out.splitlines())
+    assert (status, headings, row[0]) == (0, ["Site/CE/Queue", "maxram"], "LCG.A.org/ce1/short")
+    assert float(row[1].replace(",", "")) >= 8000
+    headings = run("find", "--vo", "dune", "--requires", "other.MaxRAM >= 8000")[1].splitlines()[0]
+    assert "maxWallClockTime" in headings
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

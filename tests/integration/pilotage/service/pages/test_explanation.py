@@ -15,6 +15,11 @@ def _submit(service: Service, **job: Any) -> int:
     return service.submit({"Executable": "/bin/true", **job})[0]
 
 
+def _edit(service: Service, edits: dict[str, Any]) -> None:
+    headers = {"If-Match": str(service.parts.live.current.version)}
+    service.operator().patch("/api/v1/config", json=edits, headers=headers).raise_for_status()
+
+
 def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
     service: Service, signed_in: SignedIn
 ) -> None:
@@ -90,6 +95,23 @@ def test_a_job_that_fits_says_where_and_what_holds_it_now(service: Service, sign
     assert page.locator("img[src=x]").count() == 0
     picture(page, "why/banned")
     site_admin.post("/api/v1/sites/LCG.B.org/allow").raise_for_status()
+
+
+def test_the_sites_that_fit_are_named_where_the_vo_wants_it(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service, Requirements={"Memory": 8000})
+    page = signed_in(service, role="vo_admin", vo="cms", user="eve")
+    page.goto(f"/jobs/{job_id}/why")
+    named = page.get_by_text("Sites with a queue that fits: LCG.B.org")
+    expect(page.get_by_text("1 of the 3 queues that its VO may use fits.")).to_be_visible()
+    expect(named).to_have_count(0)
+    option = "Operations/cms/JobScheduling/NarrowSites"
+    _edit(service, {"set": {option: True}})
+    try:
+        page.reload()
+        expect(named).to_be_visible()
+        picture(page, "why/sites")
+    finally:
+        _edit(service, {"remove": [option]})
 
 
 def test_who_may_read_of_the_vo_sees_why_and_nobody_else_that_there_is_a_job(

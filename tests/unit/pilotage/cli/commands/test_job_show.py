@@ -18,6 +18,7 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
         "status": None,
         "eligible_queues": 0,
         "candidate_queues": 3,
+        "sites": ["LCG.A.org", "LCG.B.org"],
         "reasons": [],
         "changes": [{"change": "lower [it]", "gains": 2, "example": "A/b/c"}],
         "left_out": ["not every change was tried"],
@@ -25,6 +26,7 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
     }
     text = told(job_show.explain_job(found))
     assert "Not submitted: 0 of 3 queues are eligible." in text
+    assert "Sites with an eligible queue: LCG.A.org, LCG.B.org" in text
     assert "lower [it]" in text
     assert "Left out: not every change was tried" in text
     assert "At this moment: no eligible queue" in text

@@ -10,6 +10,12 @@ from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
 
 
+@pytest.mark.parametrize("text", ["[ id = 3", "a b!=7", '{"a b": 1}', "FreeCPUs = 3; x = 4\n[ = 5"])
+def test_a_name_that_no_expression_can_read_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage, match="is not a valid name"):
+        site.parse_counts(text)
+
+
 def test_names_and_values_are_read_from_lines() -> None:
     text = "# counted by ps\nCurrentJobs=12\n\n Load = 0.5\nName=a=b\nDraining=true\nFactor=inf\n"
     said = {"CurrentJobs": 12, "Load": 0.5, "Name": "a=b", "Draining": True, "Factor": "inf"}

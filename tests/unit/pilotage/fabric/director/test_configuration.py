@@ -61,6 +61,8 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
         ({"pilot_url": "pilotage"}, "pilot_url: 'pilotage' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
+        ({"token_file": "t"}, "token_file: is no setting here, it belongs at vos/…/token_file"),
+        ({"batch_queue": "x"}, "batch_queue: is no setting here, it belongs at queues/…/batch_queue"),
         ({"vos": {}}, "vos: {} is not allowed, allowed is a mapping of 1 or more"),
         (
             {"queues": [{"queue": "long", "system": "farm"}]},
