@@ -57,7 +57,8 @@ class Pod:
 
     @property
     def container(self) -> Mapping[str, Any]:
-        [container] = self.spec["containers"]
+        containers: Sequence[Mapping[str, Any]] = self.spec["containers"]
+        [container] = containers
         return container
 
     def start(self) -> None:
@@ -176,7 +177,7 @@ class Endpoints:
                     ready.register(end, selectors.EVENT_READ)
                 while True:
                     for key, _ in ready.select():
-                        end: Any = key.fileobj
-                        if not (data := end.recv(65536)):
+                        source: Any = key.fileobj
+                        if not (data := source.recv(65536)):
                             return
-                        other[end].sendall(data)
+                        other[source].sendall(data)
