@@ -16,7 +16,7 @@ from agents.leader import Leadership
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions, queue_report
 from taskqueue import ownership
-from taskqueue.accounting import depths, log_reader, sums, time_series, usage
+from taskqueue.accounting import depths, log_reader, starts, sums, time_series, usage
 from taskqueue.accounting.depths import QueueDepth
 from taskqueue.accounting.log_reader import LogSpan
 from taskqueue.db import database
@@ -49,6 +49,7 @@ class LogCounter:
 COUNTERS: Final[Sequence[LogCounter]] = (
     LogCounter(name=time_series.READER_NAME, count=time_series.count_flows),
     LogCounter(name=usage.READER_NAME, count=usage.count_usage),
+    LogCounter(name=starts.READER_NAME, count=starts.count_starts),
     # By then the matchers have written why a job was not matched.
     LogCounter(name=usage.WAITS_READER_NAME, count=usage.count_waits, lag=timedelta(minutes=2)),
 )

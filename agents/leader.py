@@ -264,6 +264,7 @@ INTERVALS: Mapping[str, float] = {
     "waits": 5.0,
     "accounting": 5.0,
     "depths": 60.0,
+    "day-record": 60.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }

@@ -131,6 +131,10 @@ def cycle(
             removed[kind] += _repeat_step(
                 leadership, partial(retention.remove_old, table=table, before=now - age, limit=_LIMIT)
             )
+        age = timedelta(days=options_for(config, None).retention.day_records)
+        removed["day records"] += _repeat_step(
+            leadership, partial(retention.remove_old, table="day_records", before=now - age, limit=_LIMIT)
+        )
         removed["changes"] += leadership.repeat(
             lambda conn: change_feed.trim_changes(conn, before=now - _CHANGES, most=_CHANGES_LIMIT),
             most=_CHANGES_LIMIT,

@@ -1,7 +1,7 @@
-"""Hardware that pilots present: counted in memory, stored once a minute, each shape of a site once a day."""
+"""Slots of pilots and their hardware, stored once a minute; each shape of a site once a day."""
 
-from collections.abc import Collection
-from datetime import date
+from collections.abc import Collection, Mapping
+from datetime import date, datetime
 from typing import Final
 
 from sqlalchemy import Engine
@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
-from taskqueue.pilots import hardware
+from taskqueue.pilots import hardware, pilots
 from taskqueue.pilots.hardware import HardwareShape
 
 #: Pilots, and shapes, of a day in memory; what comes beyond them is not stored that day.
@@ -27,6 +27,7 @@ class HardwareRecorder:
         self._matcher = matcher
         self._day: date | None = None
         self._pilots: set[str] = set()  #: that have asked
+        self._slots: dict[str, HardwareShape] = {}  #: of pilots that asked since the last time, by stamp
         self._new: dict[tuple[str, HardwareShape], None] = {}
         self._stored: set[tuple[str, HardwareShape]] = set()  #: today
 
@@ -40,6 +41,8 @@ class HardwareRecorder:
                 return
             self._pilots.add(stamp)
         seen = stated.site, HardwareShape.from_resource(stated.resource)
+        if stamp is not None:
+            self._slots[stamp] = seen[1]
         if seen not in self._stored and len(self._new) + len(self._stored) < _MOST and seen[1].is_short:
             self._new[seen] = None
 
@@ -50,6 +53,7 @@ class HardwareRecorder:
             self._day = now.date()
             self._stored.clear()
             self._pilots.clear()
+        self._store_slots(now)
         new = list(self._new)
         if not new:
             return
@@ -60,3 +64,16 @@ class HardwareRecorder:
         self._stored.update(new)
         for each in new:
             self._new.pop(each, None)
+
+    def _store_slots(self, now: datetime) -> None:
+        slots = dict(self._slots)
+        if slots:
+            _write_slots(self._engine, {stamp: shape.digest for stamp, shape in slots.items()}, now)
+        for stamp in slots:
+            del self._slots[stamp]
+
+
+@database.retry_on_conflict
+def _write_slots(engine: Engine, shapes: Mapping[str, str], now: datetime) -> None:
+    with database.writing(engine) as conn:
+        pilots.record_slots(conn, shapes, now=now.replace(second=0, microsecond=0))

@@ -38,6 +38,7 @@ from taskqueue.jobs import descriptions as job_descriptions
 from taskqueue.schema.tables import (
     attempts,
     blobs,
+    day_records,
     descriptions,
     downtimes,
     hook_deliveries,
@@ -216,6 +217,7 @@ REMOVE_OLD = {
         (revoked_tokens, "expires_at"),
         (hook_deliveries, "ended_at"),
         (queue_depths, "at"),
+        (day_records, "hour"),
         (seen_hardware, "last_seen_at"),
         (downtimes, "ends"),
     )

@@ -548,6 +548,8 @@ class RetentionOptions(Options):
     """Input sandboxes that no job needs."""
     logs: Days = 90
     """Logs and parameters of ended jobs, if shorter than `Jobs`; `Defaults`: also texts of old versions."""
+    day_records: Days = 30
+    """`Defaults`: what was seen minute by minute, for forecasts."""
 
 
 class LimitOptions(Options):

@@ -18,6 +18,7 @@ from pilotage.service.queries import downtimes
 from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import work
+from taskqueue import day_record
 
 _MB: Final = 1 << 20
 _SERVICE: Final = "tests/integration/pilotage/service/"
@@ -261,6 +262,13 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"{bounds.SITE_PROCESSES:,}, {bounds.SITE_REPORTS / 1e6:g} million",
             counted_by="taskqueue.sites.processes",
             test=f"{_ROUTES}test_sites.py::test_a_vo_has_so_many_directors_and_gateways_and_no_more",
+        ),
+        Amount(
+            who="place, class or scope",
+            what="bytes of an hour in the record of days",
+            most=f"{day_record.MOST_BYTES >> 10} kB: further minutes are not recorded",
+            counted_by="taskqueue.day_record.MOST_BYTES",
+            test="tests/integration/taskqueue/test_day_record.py::test_a_row_has_so_many_bytes_and_no_more",
         ),
     ),
     "Uploads and sessions": (

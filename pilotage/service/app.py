@@ -225,6 +225,7 @@ def _store_wait_causes(parts: Services) -> None:
     try:
         parts.wait_causes.store()
         parts.hardware.store()
+        parts.answers_given.store()
     except database.CommitsLost:
         return  # as `_record_uptime`
     except database.UNAVAILABLE as error:

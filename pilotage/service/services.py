@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from agents.effective_shares import UsageCache
 from cs_config.cache import Cache, CountCache
 from cs_config.versions.store import LiveConfiguration
+from matcher.answer_recorder import AnswerRecorder
 from matcher.claim.async_claimer import AsyncClaimer
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
@@ -117,6 +118,7 @@ class Services:
     places: PilotPlaces = field(init=False)
     wait_causes: WaitCauseRecorder = field(init=False)
     hardware: HardwareRecorder = field(init=False)
+    answers_given: AnswerRecorder = field(init=False)
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     job_events: JobEvents = field(init=False)
@@ -126,6 +128,7 @@ class Services:
         object.__setattr__(self, "claims", AsyncClaimer(direct, self.matcher, self.claimer.give_back))
         object.__setattr__(self, "wait_causes", WaitCauseRecorder(self.engine, self.matcher))
         object.__setattr__(self, "hardware", HardwareRecorder(self.engine, self.matcher))
+        object.__setattr__(self, "answers_given", AnswerRecorder(self.engine, self.matcher))
         object.__setattr__(self, "places", PilotPlaces(self.engine, self.clock))
         object.__setattr__(self, "reports", LeaseReports(self.engine, self.live, self.clock))
         object.__setattr__(self, "revoked", RevokedTokens(self.engine, self.clock))

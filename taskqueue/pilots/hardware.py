@@ -74,6 +74,11 @@ class HardwareShape:
         texts = (self.system, self.architecture, self.gpu_vendor, *(self.cpu_features or ()))
         return sum(len(each or "") for each in texts) <= _MOST_TEXT
 
+    @property
+    def digest(self) -> str:
+        """By which a pilot names it."""
+        return _digest(_to_text(self))
+
     def to_resource(self) -> Resource:
         """A resource with this hardware that accepts all jobs for whose hardware it is enough."""
         stated = {name: getattr(self, name) for name in _NAMES}

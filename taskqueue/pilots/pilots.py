@@ -70,7 +70,7 @@ REGISTER = sql.insert_or_skip(table, "stamp")
 
 _has_output = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.stored_at.is_not(None))
 _has_log = exists().where(pilot_outputs.c.stamp == table.c.stamp, pilot_outputs.c.logged_at.is_not(None))
-_UNSEEN = frozenset({"jobs", "ended_jobs", "processors", "process", "restarted_at"})
+_UNSEEN = frozenset({"jobs", "ended_jobs", "processors", "process", "restarted_at", "asked_at", "shape"})
 ALL = select(
     *(each for each in table.c if each.name not in _UNSEEN),
     JOBS.label("jobs"),
@@ -599,6 +599,20 @@ def record_contacts(
             found = conn.execute(SEEN, {"ids": some, "the_vo": vo, "now": now})
             bound |= {row.stamp for row in found if row.site and row.processors is not None}
     return frozenset(bound)
+
+
+RECORD_SLOT = (
+    update(table)
+    .where(table.c.stamp == bindparam("the_stamp"), table.c.asked_at.is_(None))
+    .values(asked_at=bindparam("now"), shape=bindparam("the_shape"))
+)
+
+
+def record_slots(conn: Connection, shapes: Mapping[str, str], *, now: datetime) -> None:
+    """Record that pilots have asked for the first time, with the shapes of their slots by stamp."""
+    rows = [{"the_stamp": stamp, "the_shape": shapes[stamp], "now": now} for stamp in sorted(shapes)]
+    if rows:
+        conn.execute(RECORD_SLOT, rows)
 
 
 #: A pilot that was seen before it reported a process has had another one.

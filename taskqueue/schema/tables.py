@@ -267,6 +267,18 @@ queue_depths = _table(
     PrimaryKeyConstraint("at", "site", "queue", "vo"),
 )
 
+#: What was seen minute by minute: an hour of one subject in a row, so that a day has few rows. The rest of
+#: what a day was is in jobs, attempts, pilots, downtimes and versions of the configuration.
+day_records = _table(
+    "day_records",
+    Column("series", String(16), nullable=False),  # day_record.Series
+    Column("subject", Text, nullable=False),  # JSON list: the place, class or scope, and what tells apart
+    Column("hour", UtcTime, nullable=False),
+    Column("minutes", Text, nullable=False),  # JSON object: number or other value, by minute of the hour
+    PrimaryKeyConstraint("series", "subject", "hour"),
+    Index("ix_day_records_hour", "hour"),
+)
+
 #: Numbers of jobs that ever failed because nothing matched them within their time, by the main reason.
 unmatched_jobs = _table(
     "unmatched_jobs",
@@ -696,6 +708,8 @@ pilots = _table(
     Column("host_trouble", Boolean, nullable=False, server_default=false()),  # it ended because of its node
     Column("process", String(64), nullable=False, server_default=""),  # its latest one, as it reported
     Column("restarted_at", UtcTime),  # start of that process, if it was not the first one
+    Column("asked_at", UtcTime),  # its first request for jobs, from which its slot was there; to the minute
+    Column("shape", String(64)),  # of its slot then: seen_hardware.digest
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
     _index_where("node <> ''", "ix_pilots_node", "site", "node"),

@@ -27,6 +27,11 @@ INSERT = sql.insert_or_skip(table)
 READ: Select[Any] = select(table).where(sql.is_listed(table.c.scope))
 LOCK = READ.order_by(table.c.scope).with_for_update()
 ADVERTISED = select(table.c.scope, table.c.advertised_at).where(table.c.advertised_at.is_not(None))
+ADVERTISED_SINCE: Select[Any] = (
+    select(table)
+    .where(table.c.advertised_at >= bindparam("since", type_=table.c.advertised_at.type))
+    .order_by(table.c.scope)
+)
 LIMIT_WAIT = select(func.set_config("lock_timeout", bindparam("most"), literal_column("true")))
 ADVERTISED_AT_SITES: Select[Any] = (
     select(table)
@@ -77,6 +82,11 @@ def read_advertised(conn: Connection, sites: Collection[str]) -> list[Scope]:
 def list_advertised(conn: Connection) -> Mapping[str, datetime]:
     """When each scope that ever advertised did so last."""
     return {row.scope: row.advertised_at for row in conn.execute(ADVERTISED)}
+
+
+def list_advertised_since(conn: Connection, since: datetime) -> list[Scope]:
+    """The scopes whose last advertisement came at that time or later, with folded names."""
+    return [build_scope(row) for row in conn.execute(ADVERTISED_SINCE, {"since": since})]
 
 
 def lock_scopes(conn: Connection, names: Collection[str]) -> dict[str, Scope]:

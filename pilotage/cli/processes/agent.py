@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 
 from agents import (
     accounting,
+    day_record,
     dependencies,
     leader,
     lost_jobs,
@@ -71,6 +72,7 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
     "depths": lambda own, now: accounting.sample_depths(
         own.engine, own.current(), now=now, holder=own.holder
     ),
+    "day-record": lambda own, now: day_record.cycle(own.engine, now=now, holder=own.holder),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
     ),

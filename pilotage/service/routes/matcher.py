@@ -19,6 +19,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher import conditions, demand
+from matcher.answer_recorder import Place
 from matcher.claim import matcher as matching
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.snapshot import NoMatch
@@ -157,6 +158,7 @@ async def match_jobs(
     key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
     may_have_been_answered = asked.request_id is not None and asked.said_before is not False
     if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
+        _record_answer(parts, caller.vos, no_match.served.place, matching.NO_TASK_QUEUE)
         return _refuse(parts, matching.NO_TASK_QUEUE, no_match.warnings)
     resource, address = _read_place(stated, parts.live.current, is_cached=is_cached)
     pilot_binding.check_site(caller, resource.site)
@@ -179,6 +181,7 @@ async def match_jobs(
 def _encode_matches(parts: Services, caller: Caller, wanted: MatchRequest, answer: MatchResult) -> bytes:
     parts.wait_causes.count(wanted, answer)
     parts.hardware.count(wanted, parts.live.current.sites)
+    _record_answer(parts, wanted.caller.vos, wanted.presented, answer.reason)
     if answer.reason:
         return _refuse(parts, answer.reason, answer.warnings)
     if caller.role is Role.PILOT and any(each.vo not in caller.vos for each in answer.matches):
@@ -188,6 +191,10 @@ def _encode_matches(parts: Services, caller: Caller, wanted: MatchRequest, answe
     count_matches(parts, [each.vo for each in answer.matches], wanted.presented)
     jobs = b",".join([_encode_job(each, config) for each in answer.matches])
     return b'{"matches":[%b],"warnings":%b}' % (jobs, to_json(answer.warnings))
+
+
+def _record_answer(parts: Services, vos: frozenset[str], place: Place, answer: str | None) -> None:
+    parts.answers_given.count(place, vos, answer, parts.live.current)
 
 
 def require_ready(parts: Services) -> None:
