@@ -9,6 +9,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +35,7 @@ NODES = ("n1", "n2", "n3")
 MASTER = "pilotage"
 #: As in the shipped files.
 _SHIPPED = {name: f"192.0.2.1{number}" for number, name in enumerate(NODES, 1)}
-_PASSWORD = "change-me-1"  # noqa: S105 - of the shipped example
+PASSWORD = "change-me-1"  # noqa: S105 - of the superuser, in the shipped example
 _NOBODY = 65534
 _DRAW = random.SystemRandom()
 
@@ -87,13 +88,15 @@ class Node:
         self, name: str, directory: Path, addresses: Addresses, patroni: Path, user: int | None
     ) -> None:
         self.name = name
+        self.directory = directory  #: with its data in `data`, and with its sockets
+        self.user = user
         self.address = addresses[name]
         self._patroni_log = directory / "patroni.log"
         directory.mkdir()
         etcd = addresses.adapt(
             DEPLOY / "etcd" / "etcd.env", name, **{"/var/lib/etcd/pilotage": str(directory / "etcd")}
         )
-        file = directory / "patroni.yaml"
+        self.file = file = directory / "patroni.yaml"
         paths = {
             "/var/lib/postgresql/15/pilotage": str(directory / "data"),
             "/usr/lib/postgresql/15/bin": str(postgresql_programs()),
@@ -210,6 +213,7 @@ class PatroniCluster:
         self._addresses = addresses
         self.user = None if os.geteuid() else _NOBODY  # PostgreSQL refuses root
         patroni = patroni_package.install()
+        self._control = patroni / "bin" / "patronictl"
         if self.user is not None:  # who may not reach this environment: give it a copy
             patroni = shutil.copytree(patroni, directory / "patroni", symlinks=True)
         self.nodes = {name: Node(name, directory / name, addresses, patroni, self.user) for name in NODES}
@@ -261,6 +265,14 @@ class PatroniCluster:
         states = {member.get("state") for member in members}
         return roles == ["leader", "replica", "sync_standby"] and states <= {"running", "streaming"}
 
+    def control(self, *words: str, typed: Sequence[str] = ()) -> str:
+        """What `patronictl` prints, to which `typed` answers line by line."""
+        command = [str(self._control), "-c", str(self.nodes[NODES[0]].file), *words]
+        done = subprocess.run(command, input="\n".join(typed), capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            raise RuntimeError(f"{command} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
     def switch_over(self) -> None:
         """Let Patroni make another server the primary."""
         if (primary := self.find_primary()) is not None:
@@ -277,7 +289,7 @@ class PatroniCluster:
 
     def direct(self, node: Node, database: str = "postgres") -> str:
         """The connection of the superuser to a node, past all balancers."""
-        return f"postgresql://postgres:{_PASSWORD}@{node.address}:5432/{database}?connect_timeout=5"
+        return f"postgresql://postgres:{PASSWORD}@{node.address}:5432/{database}?connect_timeout=5"
 
 
 class SentinelServers:

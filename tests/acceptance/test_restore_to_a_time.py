@@ -1,7 +1,8 @@
-"""A database that is lost is restored to a moment by pgBackRest, as docs/operator/backups.md says."""
+"""A database is restored to a moment by pgBackRest, as docs/operator/backups.md says, also under Patroni."""
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
+from examples.servers.cluster import MASTER, Addresses, Node, PatroniCluster, postgresql_programs
 from examples.servers.postgres import Postgres
+from examples.servers.starting import wait_until
 from tests import debian
 from tests.support.installation import Installation
 from tests.support.servers.pgbackrest import PgBackRest
@@ -24,35 +28,124 @@ Registry: {VO: {cms: {}}}
 """
 ASKING = {"Site": "A.B.ch", "GridCE": "ce", "Queue": "long", "CPUTime": 10**6}
 DONE = {"status": "Done", "exit_code": 0}
+_PASSWORD = "of-the-tests"
 #: How pgBackRest wants a moment.
 _FORMAT = "YYYY-MM-DD HH24:MI:SS.US+00"
 
 
-@pytest.fixture
-def archive(short_directory: Path) -> Iterator[PgBackRest]:
-    directory = short_directory / "pgbackrest"
-    directory.mkdir()
-    directory.chmod(0o755)
-    yield PgBackRest(directory)
-    shutil.rmtree(directory)
+class _OneServer:
+    """A PostgreSQL of Debian with an archive."""
+
+    def __init__(self, directory: Path, archive: PgBackRest) -> None:
+        self._archive = archive
+        self._server = Postgres(directory, archive.settings, programs=debian.find_postgresql())
+        self._server.start()
+        self._server.execute("CREATE DATABASE pilotage")
+        archive.set_up(self._server)
+        archive.run(self._server, "stanza-create")
+
+    @property
+    def url(self) -> str:
+        return self._server.url("pilotage")
+
+    def back_up(self, *words: str) -> None:
+        self._archive.run(self._server, *words)
+
+    def ask(self, question: str) -> object:
+        return self._server.ask(question)
+
+    def restore(self, *words: str) -> None:
+        """Its disk is lost."""
+        self._server.kill()
+        for each in (self._server.directory / "data").iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        self._archive.run(self._server, *words, "restore")
+        self._server.start()
+        self._server.wait_until("SELECT NOT pg_is_in_recovery()")
+
+    def stop(self) -> None:
+        self._server.stop()
+
+
+class _PatroniNodes:
+    """Three nodes under Patroni with a common archive."""
+
+    def __init__(self, directory: Path, archive: PgBackRest) -> None:
+        self._archive = archive
+        self._cluster = PatroniCluster(directory, Addresses())
+        self._cluster.start()
+        self._cluster.create_database("pilotage", _PASSWORD)
+        # `wal_level` is Patroni's own.
+        settings = {name: value for name, value in archive.settings.items() if name != "wal_level"}
+        words = [word for name, value in settings.items() for word in ("-p", f"{name}={value}")]
+        self._cluster.control("edit-config", "--force", *words)
+        wait_until(lambda: "*" in self._cluster.control("list"))  # a restart is pending
+        self._cluster.control("restart", "--force", "--pending", MASTER)
+        wait_until(lambda: self.ask("SHOW archive_mode") == "on")
+        for node in self._cluster.nodes.values():
+            archive.set_up(node)
+        self.back_up("stanza-create")
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"{node.address}:5432" for node in self._cluster.nodes.values())
+        return f"postgresql://pilotage:{_PASSWORD}@{hosts}/pilotage?target_session_attrs=read-write"
+
+    def back_up(self, *words: str) -> None:
+        self._archive.run(self._cluster.wait_for_primary(), *words)
+
+    def ask(self, question: str) -> object:
+        return _ask(self._cluster.direct(self._cluster.wait_for_primary()), question)
+
+    def restore(self, *words: str) -> None:
+        nodes = self._cluster.nodes
+        first, *others = sorted(nodes.values(), key=lambda each: each is not self._cluster.find_primary())
+        for node in (*others, first):
+            node.patroni.stop()
+        self._cluster.control("remove", MASTER, typed=(MASTER, "Yes I am aware"))
+        self._archive.run(first, "--delta", *words, "restore")
+        self._run(first, "--wait", f"--log={first.directory / 'restore.log'}", "start")
+        wait_until(lambda: not _ask(self._cluster.direct(first), "SELECT pg_is_in_recovery()"))
+        self._run(first, "--wait", "stop")
+        first.patroni.start()
+        wait_until(lambda: self._cluster.find_primary() is first)
+        for node in others:
+            shutil.rmtree(node.directory / "data")
+            node.patroni.start()
+        wait_until(self._cluster.is_whole)
+        assert self.ask("SHOW archive_mode") == "on", "settings of the cluster come back from its directory"
+
+    def stop(self) -> None:
+        self._cluster.stop()
+
+    def _run(self, node: Node, *words: str) -> None:
+        command = [postgresql_programs() / "pg_ctl", "-D", node.directory / "data", *words]
+        subprocess.run(command, check=True, cwd=node.directory, user=node.user, group=node.user)
+
+
+def _ask(database: str, question: str) -> object:
+    with psycopg.connect(database, autocommit=True) as connection:
+        row = connection.execute(question).fetchone()
+        return row and row[0]
+
+
+@pytest.fixture(params=[_OneServer, pytest.param(_PatroniNodes, marks=pytest.mark.debian("patroni"))])
+def database(short_directory: Path, request: pytest.FixtureRequest) -> Iterator[_OneServer | _PatroniNodes]:
+    directory = short_directory / request.param.__name__
+    repository = short_directory / f"repository{request.param.__name__}"
+    for each in (directory, repository):
+        each.mkdir()
+        each.chmod(0o755)
+    database = request.param(directory, PgBackRest(repository))
+    yield database
+    database.stop()
+    shutil.rmtree(repository)
 
 
 @pytest.fixture
-def server(short_directory: Path, archive: PgBackRest) -> Iterator[Postgres]:
-    directory = short_directory / "archived_pg"
-    directory.mkdir()
-    server = Postgres(directory, archive.settings, programs=debian.find_postgresql())
-    server.start()
-    server.execute("CREATE DATABASE pilotage")
-    archive.prepare(server)
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def installation(tmp_path: Path, server: Postgres) -> Iterator[Installation]:
+def installation(tmp_path: Path, database: _OneServer | _PatroniNodes) -> Iterator[Installation]:
     (tmp_path / "resources.yaml").write_text(TREE)
-    environment = {"PILOTAGE_HOME": str(tmp_path), "PILOTAGE_DATABASE_URL": server.url("pilotage")}
+    environment = {"PILOTAGE_HOME": str(tmp_path), "PILOTAGE_DATABASE_URL": database.url}
     with ExitStack() as stack:
         yield Installation(tmp_path, environment, stack)
 
@@ -124,10 +217,10 @@ class _Run:
 
 
 def test_jobs_of_before_are_there_with_their_archives_and_nothing_is_doubled(
-    installation: Installation, server: Postgres, archive: PgBackRest
+    installation: Installation, database: _OneServer | _PatroniNodes
 ) -> None:
     installation.run("db", "upgrade")
-    archive.run(server, "--type=full", "backup")
+    database.back_up("--type=full", "backup")
     sandboxes = [os.urandom(300_000) for _ in range(3)]
     outputs = [os.urandom(2_000_000) for _ in range(3)]
     before = _Life(installation, "before")
@@ -137,27 +230,21 @@ def test_jobs_of_before_are_there_with_their_archives_and_nothing_is_doubled(
         first, second = _Run.begin(before), _Run.begin(before)
         assert (first.job_id, second.job_id) == (ended, held)
         assert first.end(before, outputs[0]) == 200
-        moment = str(server.ask(f"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', '{_FORMAT}')"))
+        moment = str(database.ask(f"SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', '{_FORMAT}')"))
         # All this will not have happened.
         lost_run = _Run.begin(before)
         assert lost_run.job_id == waiting
         lost = [before.submit(os.urandom(1000)) for _ in range(3)]
         assert second.end(before, outputs[1]) == 200
     # Archives are copied after the database; then both are lost.
-    server.execute("SELECT pg_switch_wal()")
-    archive.run(server, "check")
+    database.back_up("check")  # after the next file of the log
     blobs, copy = installation.home / "blobs", installation.home / "copy-of-blobs"
     shutil.copytree(blobs, copy)
-    server.kill()
     shutil.rmtree(blobs)
-    for each in (server.directory / "data").iterdir():
-        shutil.rmtree(each) if each.is_dir() else each.unlink()
-
-    archive.run(server, "--type=time", f"--target={moment}", "--target-action=promote", "restore")
+    database.restore("--type=time", f"--target={moment}", "--target-action=promote")
     shutil.copytree(copy, blobs)
-    server.start()
-    server.wait_until("SELECT NOT pg_is_in_recovery()")
     installation.run("db", "recover")
+    database.back_up("--type=full", "backup")
 
     after = _Life(installation, "after")
     with after.stack:

@@ -1,12 +1,13 @@
-"""Backups of a PostgreSQL of the tests by Debian's pgBackRest, set up as the shipped files say."""
+"""Backups of PostgreSQL servers of the tests by Debian's pgBackRest, set up as the shipped files say."""
 
 import os
 import subprocess
 from configparser import ConfigParser
 from pathlib import Path
+from typing import Protocol
 
+from examples.servers import cluster
 from examples.servers.debian import Suite
-from examples.servers.postgres import Postgres
 
 SUITE = Suite(
     about="backups by pgBackRest",
@@ -16,57 +17,69 @@ SUITE = Suite(
 )
 _DEPLOY = Path(__file__).parents[3] / "deploy" / "pgbackrest"
 _STANZA = "pilotage"
+#: Of each server; the repository is common to all.
+_FILE = "pgbackrest.conf"
+
+
+class ArchivedServer(Protocol):
+    """A server with its data in `data` of a directory of its own, where its sockets are, too."""
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def user(self) -> int | None: ...
 
 
 class PgBackRest:
-    """The archive of a server that is made with `settings`, all in one directory."""
+    """The archive of one server, or of the nodes of a cluster, in a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._file = directory / "pgbackrest.conf"
-        self._directory = directory
+        self._repository = directory
 
     @property
     def settings(self) -> dict[str, str]:
-        """Those of the shipped file, for a server whose archive this is."""
+        """Those of the shipped file, for servers whose archive this is."""
         lines = (_DEPLOY / "archive.conf").read_text().splitlines()
         shipped = dict(line.split(" = ", 1) for line in lines if " = " in line)
         command = shipped["archive_command"].strip("'")
         assert command.startswith("pgbackrest ")
-        return shipped | {"archive_command": command.replace("pgbackrest", f"pgbackrest {self._config}", 1)}
+        # PostgreSQL runs the command in its directory of data.
+        own = f'pgbackrest --config="$(dirname "$PWD")/{_FILE}"'
+        return shipped | {"archive_command": command.replace("pgbackrest", own, 1)}
 
-    def prepare(self, server: Postgres) -> None:
-        """Make the archive of a server that runs."""
+    def set_up(self, server: ArchivedServer) -> None:
+        """Write the file of a host."""
         parser = ConfigParser(interpolation=None, comment_prefixes=("#",))
-        parser.read(_DEPLOY / "pgbackrest.conf")
-        own = {"log-path": "log", "lock-path": "lock", "spool-path": "spool", "repo1-path": "repository"}
-        for name, place in own.items():
-            parser["global"][name] = str(self._make(place, server))
-        own = {
-            "path": str(server.directory / "data"),
-            "socket-path": str(server.directory),
-            "user": "postgres",
-        }
-        for name, value in own.items():
+        parser.read(_DEPLOY / _FILE)
+        _give(self._repository, server)
+        parser["global"]["repo1-path"] = str(self._repository)
+        for name in ("log", "lock", "spool"):
+            place = server.directory / f"pgbackrest-{name}"
+            place.mkdir()
+            _give(place, server)
+            parser["global"][f"{name}-path"] = str(place)
+        own = {"path": str(server.directory / "data"), "socket-path": str(server.directory)}
+        for name, value in {**own, "user": "postgres"}.items():
             parser[_STANZA][f"pg1-{name}"] = value
-        with self._file.open("w") as file:
+        with (server.directory / _FILE).open("w") as file:
             parser.write(file, space_around_delimiters=False)
-        self.run(server, "stanza-create")
 
-    def run(self, server: Postgres, *words: str) -> None:
+    def run(self, server: ArchivedServer, *words: str) -> None:
         """Run a command as the account of the server."""
-        command = ["pgbackrest", self._config, f"--stanza={_STANZA}", *words]
+        config = f"--config={server.directory / _FILE}"
         done = subprocess.run(
-            command, capture_output=True, text=True, cwd=server.directory, user=server.user, group=server.user
+            ["pgbackrest", config, f"--stanza={_STANZA}", *words],
+            capture_output=True,
+            text=True,
+            cwd=server.directory,
+            user=server.user,
+            group=server.user,
+            env={**os.environ, "PGPASSWORD": cluster.PASSWORD},
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    @property
-    def _config(self) -> str:
-        return f"--config={self._file}"
 
-    def _make(self, name: str, server: Postgres) -> Path:
-        place = self._directory / name
-        place.mkdir()
-        if server.user is not None:
-            os.chown(place, server.user, server.user)
-        return place
+def _give(directory: Path, server: ArchivedServer) -> None:
+    if server.user is not None:
+        os.chown(directory, server.user, server.user)
