@@ -16,7 +16,7 @@ from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.conditions import BY_NAME, COLUMNS
 from matcher.request.node_keywords import read_node
-from requirements import tag_expression
+from requirements import images, tag_expression
 from requirements.column_index import SingleItem
 from requirements.cpu_levels import FEATURES
 from requirements.nodes.flags import render_clauses
@@ -73,6 +73,8 @@ def _split_tags(asked: RequirementClass) -> Iterator[RequirementClass]:
     """The tags of the job, and those without which its expression is never true."""
     for tag in sorted(rules.sort_tags(asked.tags).plain):
         yield _isolate(tags=frozenset({tag}))
+    for tag in sorted(images.list_tags(asked.image)):
+        yield _isolate(tag_expression=tag)
     text = asked.tag_expression
     for tag in sorted(tag_expression.list_tags(text)) if text else ():
         if tag_expression.requires_one(text, tag.__eq__):

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from matcher import remedies, rules
 from matcher.remedies import RefusingQueue, Remedy
+from requirements import images
 from requirements.column_index import Items, SingleItem, Values
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
@@ -142,6 +143,10 @@ def _format_replicas(asked: RequirementClass) -> str:
     listed = sorted(", ".join(sorted(places)) for places in asked.replicas)
     more = f" and near {len(listed) - 3} more" if len(listed) > 3 else ""
     return f"a site near {' and near '.join(listed[:3])}{more}"
+
+
+def _format_image(asked: RequirementClass) -> str:
+    return f"needs apptainer: {', '.join(sorted(images.list_tags(asked.image), reverse=True))}"
 
 
 def _format_no_other_tag(asked: RequirementClass) -> str:
@@ -533,6 +538,23 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
                 fields=("tag_expression",),
                 wanted="{asked.tag_expression}",
                 remedy=remedies.shorten_tag_expression,
+                read_value=_read_texts("Tag"),
+            ),
+        ),
+    ),
+    Condition(
+        name="image",
+        meaning="it has apptainer, and the CVMFS repository of the job's image, or allows remote ones",
+        holds=rules.select_by_image,
+        reads=("literal_tags", "open_tags"),
+        parameters=("Tag",),
+        demands=(
+            KeywordDemand(
+                keyword="Image",
+                fields=("image",),
+                wanted=_format_image,
+                change="state these, or no Tag of the kinds that nodes measure (hostfeat:, cvmfs:)",
+                remedy=remedies.leave_out_image,
                 read_value=_read_texts("Tag"),
             ),
         ),

@@ -212,6 +212,11 @@ def leave_out_tag(refusal: Refusal) -> Remedies:
     yield LEFT_OUT, f"leave out the tag {tag}", {"tags": rest}
 
 
+def leave_out_image(refusal: Refusal) -> Remedies:
+    """Run without a container."""
+    yield LEFT_OUT, f"leave out {refusal.spell('image')}", {"image": None}
+
+
 def add_required_tag(refusal: Refusal) -> Remedies:
     """Add the tags that most of the queues require."""
     have = rules.fold_names(refusal.asked.tags)

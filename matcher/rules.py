@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from requirements import tag_expression
+from requirements import images, tag_expression
 from requirements.column_index import Items, SingleItem, Values
 from requirements.cpu_levels import LEVELS, list_features
 from requirements.requirement_class import RequirementClass
@@ -191,6 +191,15 @@ def select_by_tag_expression(classes: Items, has: Resource) -> int:
     return classes.avoiding("tag_expressions", unfit)
 
 
+def select_by_image(classes: Items, has: Resource) -> int:
+    """The resource states the tags of nodes that start the class's image, or its nodes may have them."""
+    tags, open_tags = has.literal_tags or frozenset[str](), has.open_tags
+    missing = [
+        each for each in classes.names("image_tags") if each not in tags and not each.startswith(open_tags)
+    ]
+    return classes.avoiding("image_tags", missing)
+
+
 def may_hold(term: Term, tags: Collection[str], open_tags: tuple[str, ...]) -> bool:
     """Whether an expression is true of these tags, or may be with those of the open prefixes."""
     if not open_tags:
@@ -286,5 +295,6 @@ NAMES: Final[Mapping[str, Values[RequirementClass]]] = {
     "tag_expressions": lambda asked: (
         (tag_expression.parse(asked.tag_expression),) if asked.tag_expression else ()
     ),
+    "image_tags": lambda asked: images.list_tags(asked.image),
     "submit_pool": lambda asked: () if asked.submit_pool is None else (asked.submit_pool,),
 }

@@ -67,6 +67,7 @@ class RequirementClass:
     gpu_memory_mb: int = 0  #: of each GPU
     gpu_runtime: str = ""  #: a version
     tag_expression: str = ""  #: must be true of the resource's tags
+    image: str = ""  #: source of the container image (`images.find_source`)
     #: Places of each input file, storage elements or sites: the resource must be near one of each.
     replicas: frozenset[frozenset[str]] = frozenset()
     submit_pool: str | None = None  #: pool id; None: no Requirements
@@ -91,7 +92,7 @@ class RequirementClass:
             **{
                 each.name: value
                 for each in fields(self)
-                if each.name in SPECIFIC and (value := getattr(self, each.name)) != each.default
+                if each.name in (*SPECIFIC, "image") and (value := getattr(self, each.name)) != each.default
             },
             **(cores if self.processors_min > 1 else {}),
             "min_ram_mb": self.min_ram,

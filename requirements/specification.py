@@ -13,6 +13,7 @@ from typing import Any, Final
 from requirements import tag_expression
 from requirements.cpu_levels import LEVELS
 from requirements.errors import did_you_mean
+from requirements.images import CONTAINERS
 
 #: Attribute and message.
 Conflict = tuple[str, str]
@@ -168,7 +169,8 @@ def list_unknown_tags(expression: str, known: Collection[str]) -> Iterator[tuple
 
     `known` are further tags that a VO uses.
     """
-    words = {f"{prefix}:{word}" for prefix, words in RESERVED.items() for word in words}.union(known)
+    reserved = {f"{prefix}:{word}" for prefix, words in RESERVED.items() for word in words}
+    words = reserved.union(known, {CONTAINERS})
     for tag in sorted(tag_expression.list_tags(expression) - words):
         prefix = tag.partition(":")[0]
         if tag != prefix and prefix in RESERVED:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cs_config.options import bounds
-from requirements import tag_expression
+from requirements import images, tag_expression
 from requirements.cpu_levels import FEATURES
 from requirements.errors import format_count
 from requirements.quantities import QUANTITIES
@@ -156,6 +156,14 @@ def cpu_level(raw: object) -> str:
     return read
 
 
+def image(raw: object) -> str:
+    """A container image: a path, a file of the input sandbox, or one of a registry; empty: none."""
+    read = SHORT_TEXT(raw).strip()
+    if fault := images.find_fault(read):
+        raise UnfitValueError(f"{format_seen(raw)} {fault}")
+    return read
+
+
 def node_word(raw: object) -> str:
     """A word that selects what else a job requires of a node; nodes have it in lower case."""
     return fold(SHORT_FILLED_TEXT(raw))
@@ -288,6 +296,12 @@ KEYWORDS = (
     ),
     _plain(
         "Arguments", "arguments", arguments, "its arguments, split into words as a shell does", "Argument"
+    ),
+    _plain(
+        "Image",
+        "image",
+        image,
+        "container image that it runs in: a path such as `/cvmfs/…`, `docker://…`, a file of its sandbox",
     ),
     _plain("StdOutput", "std_output", text, "file that gets the standard output; std.out if unset", "StdOut"),
     _plain("StdError", "std_error", text, "file that gets the standard error; std.err if unset", "StdErr"),

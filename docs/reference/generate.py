@@ -75,6 +75,7 @@ _KINDS: Final[Mapping[Callable[[object], object], str]] = {
     keywords.WHOLE_NUMBER: "whole number",
     keywords.number: "number",
     keywords.flag: "true or false",
+    keywords.image: f"path or address, text of up to {bounds.NAME} characters",
     keywords.cpu_level: "`x86-64-v1` … `x86-64-v4`, `armv8.0-a` … `armv8.6-a`, `armv9.0-a`, `armv9.1-a`",
     keywords.version: "version of up to three numbers, a text",
     keywords.tags_expression: "expression",

@@ -94,7 +94,7 @@ def leave_open(resource: Resource, *, is_normalised: bool = False) -> Resource:
 
 
 #: Conditions that nodes decide where their queue leaves them open.
-LEFT_TO_NODES = frozenset({"cpu_work", "tag_expression", *_OF_NODES})
+LEFT_TO_NODES = frozenset({"cpu_work", "tag_expression", "image", *_OF_NODES})
 
 
 def close(resource: Resource) -> Resource:

@@ -95,6 +95,7 @@ class JobDescription:
 
     executable: str
     arguments: str = ""  #: one text; words are separated as in a shell
+    image: str = ""  #: of the container that it runs in
     std_output: str = ""
     std_error: str = ""
     environment: tuple[tuple[str, str], ...] = ()

@@ -82,7 +82,8 @@ class HardwareShape:
     def to_resource(self) -> Resource:
         """A resource with this hardware that accepts all jobs for whose hardware it is enough."""
         stated = {name: getattr(self, name) for name in _NAMES}
-        return Resource(**stated, cpu_time=_ANY_TIME, tags=None, literal_tags=None, whole_node=True)
+        tags: dict[str, Any] = {"tags": None, "literal_tags": None, "open_tags": ("",)}
+        return Resource(**stated, cpu_time=_ANY_TIME, whole_node=True, **tags)
 
 
 _NAMES: Final = tuple(each.name for each in fields(HardwareShape))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cs_config.options import keywords
 from cs_config.options.options import VoOptions
-from requirements import specification
+from requirements import images, specification
 from requirements.requirement_class import (
     SPECIFIC,
     RequirementClass,
@@ -64,6 +64,8 @@ def derive_class(
     }
     if PRIORITY in kept:
         kept[PRIORITY] = True
+    if "image" in kept:
+        kept["image"] = images.find_source(kept["image"])
     segments = options.job_scheduling.cpu_segments
     for name in _ROUNDED.intersection(kept):
         kept[name] = round_up(kept[name])
@@ -78,6 +80,7 @@ def derive_class(
     read: dict[str, Any] = {
         "cpu_time": 0 if asked.cpu_time is None else round_to_segment(asked.cpu_time, segments),
         **{name: round_up(getattr(asked, name)) for name in _ROUNDED},
+        "image": images.find_source(asked.image),
         "cpu_features": frozenset(asked.cpu_features),
         "sites": sites or named,
         "banned_sites": frozenset() if sites else banned,

@@ -14,8 +14,9 @@ from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HostTrouble
 from pilotage.fabric.pilot.node.cgroup import Delegation
 from pilotage.fabric.pilot.offer import Offer
-from pilotage.fabric.pilot.payload import archives, monitor, payload, work_area
+from pilotage.fabric.pilot.payload import archives, container, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.archives import PackedOutput
+from pilotage.fabric.pilot.payload.container import StartFailure
 from pilotage.fabric.pilot.payload.description import PayloadDescription, UnfitDescription
 from pilotage.fabric.pilot.payload.monitor import Excess, MonitoredEnd, SlotMemory, SlotShare
 from pilotage.fabric.pilot.payload.payload import NotStarted, PayloadUse, Report
@@ -233,7 +234,13 @@ class _Attempt:
             return self.outcome(LOST, "no answer from the service for too long; the payload was ended")
         if watched.why == monitor.STOPPED:
             return self.try_to_release(f"{self._explain_stop()}; the payload was ended")
-        report = self._deliver(judge(watched), ready, area)
+        failure = find_start_failure(watched, ready, area)
+        if failure is not None and failure.fault == container.OF_HOST:
+            raise HostTrouble(failure.reason)
+        report = self._deliver(judge(watched, failure), ready, area)
+        if failure is not None and failure.fault == container.UNKNOWN:
+            self._persistently(lambda: self.context.service.release(self.match.lease, failure.reason))
+            return self.outcome(RELEASED, failure.reason)
         if watched.why is None and payload.asks_for_reschedule(watched.end):
             # Its output is kept in case this was the last attempt.
             reason = f"exit status {payload.RESCHEDULE}: the payload requests to be rescheduled"
@@ -288,8 +295,17 @@ class _Attempt:
         return self._briefly(request)
 
 
-def judge(watched: MonitoredEnd) -> Report:
-    """Report of an ended payload: the reason for which the pilot ended it, else its exit status."""
+def find_start_failure(watched: MonitoredEnd, ready: Prepared, area: WorkArea) -> StartFailure | None:
+    """Why the container of a payload did not start; None: it did, there is none, or the pilot ended it."""
+    if watched.why is not None or not ready.is_contained or not watched.end.exit_code:
+        return None
+    return container.explain_start(ready.description.image, ready.description.std_error, area)
+
+
+def judge(watched: MonitoredEnd, failure: StartFailure | None = None) -> Report:
+    """Report of an ended payload: why the pilot ended it or it did not start, else its exit status."""
+    if failure is not None:
+        return payload.failure_report(payload.NO_IMAGE, failure.reason, watched.end)
     if isinstance(watched.why, Excess):
         return payload.failure_report(watched.why.minor_status, watched.why.detail, watched.end)
     if watched.why == monitor.KILL_WANTED:

@@ -21,7 +21,7 @@ from pilotage.fabric.pilot import attempt
 from pilotage.fabric.pilot.allotment import Allotment
 from pilotage.fabric.pilot.errors import HOST, HostTrouble
 from pilotage.fabric.pilot.job_agent import PilotControl
-from pilotage.fabric.pilot.payload import isolation, monitor, payload, work_area
+from pilotage.fabric.pilot.payload import container, isolation, monitor, payload, work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.fabric.pilot.payload.isolation import STRONGEST, Isolation
 from pilotage.fabric.pilot.payload.monitor import SlotMemory, SlotShare
@@ -256,12 +256,15 @@ class LocalJob:
             self._persistently(lambda: self._marks.heartbeat("", news()))
         self._persistently(lambda: self._marks.output(area.output))
         is_stopped = watched.why == monitor.STOPPED
+        failure = attempt.find_start_failure(watched, ready, area)
         if is_stopped:
             said = payload.failure_report(status_files.ENDED_BY_BATCH_SYSTEM, "", watched.end)
         else:
-            said = attempt.judge(watched)
+            said = attempt.judge(watched, failure)
         # The site, if its batch system ended the job, or the payload requested rescheduling.
         is_of_site = is_stopped or (watched.why is None and payload.asks_for_reschedule(watched.end))
+        if failure is not None:
+            is_of_site = failure.fault != container.OF_JOB
         return LocalJobEnd(SITE if is_of_site else PAYLOAD, attempt.with_shortcomings(said, packed))
 
     def _persistently(self, request: Callable[[], object]) -> None:

@@ -256,6 +256,7 @@ class LeaseServer:
             "lease": job.attempt.lease,
             "lease_expires_at": (datetime.now(UTC) + self.lease_time).isoformat(),
             "description": dict(job.description),
+            "gpus": job.description.get("GPUs"),
         }
 
     def _lease(self, lease: str, what: str, said: Any) -> Any:

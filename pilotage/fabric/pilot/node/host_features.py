@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Callable
 
+from pilotage.fabric.pilot.node import containers
 from pilotage.fabric.pilot.node.commands import read_output
 
 #: Timeout of a probe in seconds.
@@ -69,12 +70,17 @@ def _has_nested_userns(environment: Mapping[str, str], _: Path) -> bool:
     return read_output((*words, *words, "echo", "nested"), environment, _PATIENCE).strip() == "nested"
 
 
+def _has_apptainer(environment: Mapping[str, str], _: Path) -> bool:
+    return containers.find_runtime(environment) is not None
+
+
 _FEATURES: Mapping[str, Callable[[Mapping[str, str], Path], bool]] = {
     "fuse_overlayfs": _has_fuse_overlayfs,
     "io_uring": _has_io_uring,
     "ptrace": _has_ptrace,
     "net_admin": _has_net_admin,
     "nested_userns": _has_nested_userns,
+    "apptainer": _has_apptainer,  # ours: jobs with an image need it
 }
 
 

@@ -34,6 +34,7 @@ class PayloadDescription:
     wall_time: int | None  #: seconds; None: no limit of its own
     max_ram: int | None  #: MB; None: no limit of its own
     cpu_time: int | None  #: normalised seconds that the job requests
+    image: str = ""  #: of the container that it runs in; empty: none
     memory_limit: tuple[int, int] | None = None  #: MB of overhead, and for each core; None: none of its own
     scratch: int | None = None  #: MB; None: no limit of its own
 
@@ -56,6 +57,7 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
         wall_time=_number(said.get("maxwallclocktime")),
         max_ram=_number(said.get("maxram")),
         cpu_time=_number(said.get("cputime")),
+        image=str(said.get("image") or "").strip(),
         memory_limit=_memory_limit(document),
         scratch=allotment.find_scratch(body),
     )

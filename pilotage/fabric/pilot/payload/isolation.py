@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pilotage.fabric.pilot.errors import HostTrouble, NotPossibleHere
+from pilotage.fabric.pilot.node import containers
 from pilotage.fabric.pilot.payload import payload as payload_payload
 from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.work_area import WorkArea
@@ -105,18 +106,23 @@ STRONGEST = "strongest"
 KINDS = (STRONGEST, NONE, USERNS, APPTAINER, COMMAND)
 
 #: Container options: of the host, only the payload's directories are mounted, and no variables are passed.
+#: They come last, since they may be below /tmp.
 _CONTAINER = (
     *("--containall", "--no-home", "--pwd", "{home}"),
-    *("--bind", "{home}", "--bind", "{scratch}"),
     *("--bind", "{scratch}:/tmp", "--bind", "{scratch}:/var/tmp"),
+    *("--bind", "{home}", "--bind", "{scratch}"),
 )
-#: Starts the payload as the last words: reads its environment, then executes it.
-_LAUNCH = ("/bin/sh", "-c", '. "$0" && exec "$@"')
+#: Starts the payload as the last words: reads its environment, empties the file, which shows that the
+#: payload was reached, and executes it.
+_LAUNCH = ("/bin/sh", "-c", '. "$0" && : > "$0" && exec "$@"')
+_ENVIRONMENT = ".environment"
 #: Names that a shell can export; some are reserved by the shell.
 _EXPORTABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OF_SHELL = frozenset({"_", "PPID", "UID", "EUID", "SHELLOPTS", "BASHOPTS", "IFS", "PS4"})
 #: PATH of the wrapper, and prefixes of the pilot's variables that are passed to it.
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+#: Variables with which a container's image is fetched.
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _SEEN_PREFIXES = ("APPTAINER", "SINGULARITY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 #: Timeout of the check in seconds; a container image may have to be fetched first.
 _PATIENCE = 900.0
@@ -148,9 +154,12 @@ class Isolation:
             .replace("{area}", str(area.top))
             for word in self.words
         ]
-        variables = area.scratch / ".environment"
+        variables = area.scratch / _ENVIRONMENT
         variables.write_text(_assignments(payload), encoding="utf-8", errors="surrogateescape")
-        kept = {name: value for name, value in own.items() if name.startswith(_SEEN_PREFIXES)}
+        if not self.has_programs_of_host:
+            _make_mount_points(area)
+        seen = _SEEN_PREFIXES if self.has_programs_of_host else (*_SEEN_PREFIXES, *_PROXIES)
+        kept = {name: value for name, value in own.items() if name.startswith(seen)}
         return (*before, *_LAUNCH, str(variables), *words), {"PATH": own.get("PATH") or _PATH, **kept}
 
 
@@ -174,6 +183,34 @@ def choose_isolation(
     if command is None:
         raise ValueError(f"--isolation {kind}: needs --isolation-command")
     return Isolation(kind, _find_program(_words(command, kind), kind, own))
+
+
+def _make_mount_points(area: WorkArea) -> None:
+    """Where directories of a payload are below /tmp, its own /tmp must have places for them."""
+    for directory in (area.home, area.scratch):
+        for temporary in map(Path, _TEMPORARY):
+            if temporary in directory.parents:
+                (area.scratch / directory.relative_to(temporary)).mkdir(parents=True, exist_ok=True)
+
+
+def contain(isolation: Isolation, image: str, *, options: Sequence[str], own: Mapping[str, str]) -> Isolation:
+    """The isolation of a payload with an image of its own: a container, behind the site's command if any.
+
+    A container keeps it from what namespaces would. Raises HostTrouble where none can be started.
+    """
+    if isolation.kind == APPTAINER:
+        return Isolation(APPTAINER, (*isolation.words[:-1], *options, image))
+    runtime = containers.find_runtime(own)
+    if runtime is None:
+        raise HostTrouble("neither apptainer nor singularity is in the PATH of the pilot")
+    before = isolation.words if isolation.kind == COMMAND else ()
+    return Isolation(APPTAINER, (*before, runtime, "exec", *_CONTAINER, *options, image))
+
+
+def was_reached(area: WorkArea) -> bool:
+    """Whether an isolated payload itself was executed, not only the wrapper."""
+    variables = area.scratch / _ENVIRONMENT
+    return not variables.exists() or variables.stat().st_size == 0
 
 
 def _choose_strongest(hidden: Sequence[Path], own: Mapping[str, str]) -> Isolation:

@@ -219,6 +219,7 @@ NOT_FOUND = "Application not found"
 NO_SANDBOX = "Failed Downloading InputSandbox"
 NO_OUTPUT = "Failed Uploading OutputSandbox"
 KILLED = "Received Kill signal"
+NO_IMAGE = "Image cannot be started"
 UNFIT = "Illegal job description"
 
 #: Exit status with which a payload requests rescheduling: the low eight bits of DIRAC's 1502.

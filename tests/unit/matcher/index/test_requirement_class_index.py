@@ -60,6 +60,7 @@ classes = st.builds(
     gpu_memory_mb=_NUMBERS,
     gpu_runtime=st.sampled_from(["", "12.0", "12.10"]),
     tag_expression=st.sampled_from(["", "a | ~b", "a & gpu:opportunistic-cpu-ok"]),
+    image=st.sampled_from(["", "elsewhere", "remote://", "/cvmfs/a"]),
     replicas=st.frozensets(st.frozensets(_NAMES, min_size=1, max_size=2), max_size=2),
     submit_pool=st.none() | st.sampled_from("ab"),
 )
@@ -93,7 +94,9 @@ resources = st.builds(
     gpu_architecture=st.none() | st.sampled_from([0, 80, 89]),
     gpu_memory_mb=st.none() | _NUMBERS,
     gpu_runtime=st.none() | st.sampled_from([0, 1_200_000_000, 1_200_100_000]),
-    literal_tags=st.none() | st.frozensets(st.sampled_from(["a", "b", "gpu:opportunistic-cpu-ok"])),
+    literal_tags=st.none()
+    | st.frozensets(st.sampled_from(["a", "gpu:opportunistic-cpu-ok", "hostfeat:apptainer", "image:remote"])),
+    open_tags=st.sampled_from([(), ("cvmfs:",), ("cvmfs:", "hostfeat:")]),
     whole_node=st.booleans(),
     excluded=_EXCLUSIONS,
 )

@@ -168,10 +168,10 @@ exec "$@"
     scratch = home.removesuffix("work") + "tmp"
     assert arguments[:5] == ["exec", "--containall", "--no-home", "--pwd", home]
     assert [arguments[at + 1] for at, word in enumerate(arguments) if word == "--bind"] == [
-        home,
-        scratch,
         f"{scratch}:/tmp",
         f"{scratch}:/var/tmp",
+        home,
+        scratch,
     ]
     assert arguments[-2:] == ["echo", "hello"], "what the image calls so"
     seen = (tmp_path / "environment").read_text()
