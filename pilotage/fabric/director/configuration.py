@@ -311,7 +311,9 @@ def validate_file(model: type[_Model], content: object, file: str, invalid: type
         return model.model_validate(content)
     except ValidationError as error:
         schema = model.model_json_schema()
-        found = sorted(_list_places(schema, schema.get("$defs", {}), ()), key=lambda each: -each[1].count("/"))
+        found = sorted(
+            _list_places(schema, schema.get("$defs", {}), ()), key=lambda each: -each[1].count("/")
+        )
         places = dict(found)  # of each name the shortest
         faults = input_faults.list_faults(error.errors())
         raise invalid([_describe_fault(each, file, places) for each in faults]) from None
