@@ -159,10 +159,8 @@ class NotConfirmed(PilotageError):
     retry_after = 5  #: seconds
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(
-            f"nothing was confirmed within {seconds:g} s: the outcome is unknown, "
-            "repeat the request with the same Idempotency-Key or request_id"
-        )
+        self.fact = f"nothing was confirmed within {seconds:g} s: the outcome is unknown"
+        super().__init__(f"{self.fact}, repeat the request with the same Idempotency-Key or request_id")
 
 
 class StorageAway(PilotageError):

@@ -14,6 +14,7 @@ from typing import Final
 import anyio.to_thread
 from fastapi import FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cs_config.options.operations import options_for
 from pilotage.plugins.dirac import (
@@ -37,6 +38,7 @@ from pilotage.plugins.dirac.door_guard import DoorGuard
 from pilotage.plugins.dirac.former import FormerAway, FormerServices, OutcomeUnknown, UnknownThere
 from pilotage.plugins.dirac.jencode import Form, Result
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall, Identity, Method
+from pilotage.service import deadline
 from pilotage.service.app import keep_running
 from pilotage.service.auth import access, audit
 from pilotage.service.error_statuses import status_of
@@ -46,6 +48,7 @@ from pilotage.service.routing import SMALL, StrictRequest
 from pilotage.service.services import Services
 from requirements.errors import PilotageError
 from taskqueue.db import database
+from taskqueue.errors import NotConfirmed
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +128,7 @@ def create_door(
             return Response("the database does not answer; try again later", 503)
 
     door = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    door.add_middleware(_InTime)
     door.add_middleware(CountedAnswers, answers=parts.answers)
     door.state.parts = parts
     door.state.configuration = configuration
@@ -134,6 +138,26 @@ def create_door(
     for path, report in diracx.ROUTES.items():
         door.add_route(path, partial(diracx.answer, parts, report), methods=["PATCH"])
     return door
+
+
+class _InTime:
+    """Ends the wait for calls that the database does not confirm; they go on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            await deadline.answer_in_time(self._app, scope, receive, send)
+        except NotConfirmed as unknown:
+            if scope["path"] in diracx.ROUTES:  # reports, which may be repeated
+                answer = diracx.refuse(status_of(unknown), unknown.fact)
+            else:  # no status after which clients send it to the next URL
+                answer = await _encode(jencode.error(f"{unknown.fact}: look before you repeat it"))
+            await answer(scope, receive, send)
 
 
 async def _answer(

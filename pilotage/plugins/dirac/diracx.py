@@ -75,10 +75,10 @@ async def answer(parts: Services, report: Report, request: Request) -> Response:
     try:
         return await _answer(parts, report, StrictRequest(request.scope, request.receive))
     except ClientDisconnect:
-        return _refuse(400, "the request ended in the middle of its body")
+        return refuse(400, "the request ended in the middle of its body")
     except database.UNAVAILABLE as away:
         parts.storage.note_failure(away)
-        return _refuse(503, "the database does not answer; try again later")
+        return refuse(503, "the database does not answer; try again later")
     except PilotageError as refusal:
         status = status_of(refusal)
         if status == 500:
@@ -86,10 +86,11 @@ async def answer(parts: Services, report: Report, request: Request) -> Response:
         if status in (401, 403):
             where = f"PATCH {request.url.path}"
             audit.unproven(where, address=access.address(request), reason=str(refusal))
-        return _refuse(status, str(refusal))
+        return refuse(status, str(refusal))
 
 
-def _refuse(status: int, detail: object) -> Response:
+def refuse(status: int, detail: object) -> Response:
+    """A refusal as DiracX writes it."""
     return JSONResponse({"detail": detail}, status)
 
 
@@ -108,7 +109,7 @@ async def _answer(parts: Services, report: Report, request: StrictRequest) -> Re
         run = partial(database.retry_on_conflict(_report), call, report, body)
         commands, failed = await anyio.to_thread.run_sync(run)
     if failed and len(failed) == len(body):
-        return _refuse(404, {"success": {}, "failed": failed})
+        return refuse(404, {"success": {}, "failed": failed})
     if report is _send_heartbeat:
         return JSONResponse(commands)
     if report is _set_metadata:

@@ -47,6 +47,13 @@ def submit_job(call: DiracCall, text: str) -> Result:
         )
     except InvalidInput as fault:
         return jencode.error(str(fault), jencode.INVALID_JDL)
+    except database.UNAVAILABLE as away:
+        # A result, no status: after that clients send the text to the next URL, and this may be stored.
+        call.parts.storage.note_failure(away)
+        return jencode.error(
+            "the database failed: look whether the jobs are there before you submit them again",
+            jencode.SUBMISSION,
+        )
     ids: object = accepted.job_ids if parametric.split_description(read).parameters else accepted.job_ids[0]
     return jencode.ok(ids, JobID=ids, requireProxyUpload=True)
 

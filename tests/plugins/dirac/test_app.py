@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select
+from sqlalchemy.exc import OperationalError
 from starlette.types import Message, Receive, Scope, Send
 
 from cs_config.options import bounds
@@ -27,7 +28,9 @@ from pilotage.plugins.dirac.configuration_server import ConfigurationFile
 from pilotage.plugins.dirac.former import FormerServices
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import CheckedMethod, DiracCall
+from pilotage.service import deadline
 from pilotage.service.auth import rate_limits
+from pilotage.service.queries import jobs as queries
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts
 from tests.support import wait
@@ -215,6 +218,54 @@ def test_of_very_many_statuses_in_one_report_the_last_ones_count(ask: Ask):
     seen = value(ask("ada", MONITORING, "getJobsStates", [job_id]))[str(job_id)]
     assert (seen["Status"], seen["ApplicationStatus"]) == ("Running", "event 999")
     assert len(value(ask("ada", MONITORING, "getJobLoggingInfo", job_id))) < 2 * bounds.DIRAC_NOTES
+
+
+def test_a_call_that_is_not_confirmed_in_time_goes_on_and_is_not_to_be_repeated_elsewhere(
+    engine: Engine,
+    tmp_path: Path,
+    chains: dict[str, tuple[str, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    confirmed = threading.Event()
+    submit = queries.submit
+
+    def submit_late(*arguments: Any, **more: Any) -> Any:
+        assert confirmed.wait(300)
+        return submit(*arguments, **more)
+
+    monkeypatch.setattr(queries, "submit", submit_late)
+
+    async def submit_twice(ask: Callable[..., Awaitable[httpx.Response]]) -> tuple[Any, Any]:
+        with monkeypatch.context() as short:
+            short.setattr(deadline, "SECONDS", 0.1)
+            unknown = await ask("ada", MANAGER, "submitJob", JDL)
+        confirmed.set()
+        while deadline._abandoned:
+            await asyncio.sleep(0.01)
+        return unknown, await ask("ada", MANAGER, "submitJob", JDL)
+
+    with opened_door(engine, tmp_path) as door:
+        unknown, second = asyncio.run(submit_twice(asking_async(door, chains)))
+        assert (unknown.status_code, unknown.json()["OK"]) == (200, False)
+        assert "look before you repeat it" in unknown.json()["Message"]
+        ids = value(asking(door, chains)("ada", MONITORING, "getJobs"))
+        assert [int(each) for each in ids] == [value(second) - 1, value(second)]
+
+
+def test_a_submission_in_which_the_database_fails_is_not_sent_to_the_next_url(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+):
+    submit = queries.submit
+
+    def submit_and_fail(*arguments: Any, **more: Any) -> Any:
+        submit(*arguments, **more)
+        raise OperationalError("COMMIT", {}, Exception("the connection is lost"))
+
+    monkeypatch.setattr(queries, "submit", submit_and_fail)
+    answer = ask("ada", MANAGER, "submitJob", JDL)
+    assert (answer.status_code, answer.json()["OK"]) == (200, False), "clients repeat after 503"
+    assert "look whether the jobs are there" in answer.json()["Message"]
+    assert len(value(ask("ada", MONITORING, "getJobs"))) == 1
 
 
 def test_arguments_are_checked_by_their_types(ask: Ask):
