@@ -9,7 +9,8 @@ that its source keeps closed. So a node that loses a restriction this way gets `
 corrects the source or the tree; where there is no node to disable, the import is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree, as_list
 from cs_config.tree import address, admission, glue, parameters
 from cs_config.tree.configuration import Configuration
-from requirements.errors import Problem
+from requirements.errors import Problem, format_count
 from requirements.values import fold
 
 ENABLED: Final = "Enabled"
@@ -172,6 +173,14 @@ class ImportedConfiguration:
 
     proposal: Proposal
     notes: tuple[Problem, ...]
+
+
+def list_left_out(keys: Iterable[str], file: str) -> list[Problem]:
+    """A note for each key of a file without an equivalent in our layout, with the number of its places."""
+    return [
+        Problem(path=f"{key:.100}", message=f"not carried over ({format_count(number, 'place')})", file=file)
+        for key, number in sorted(Counter(keys).items())
+    ]
 
 
 class Importer(Protocol):

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from cs_config.errors import one_problem
+from cs_config.tree import glue
 from requirements.values import fold
 
 #: Values of an LDAP entry by folded attribute.
 LdapEntry = Mapping[str, Sequence[str]]
-#: What GLUE 2 publishes for a number that is not known, or not limited.
-_PLACEHOLDER: Final = re.compile(r"9{6,}|4{6,}")
+_DIGITS: Final = re.compile(r"[0-9]{1,15}")
 _COUNTS: Final = {
     "CurrentRunningJobs": "RunningJobs",
     "CurrentPendingJobs": "WaitingJobs",
@@ -86,4 +86,5 @@ def read_first(entry: LdapEntry, name: str) -> str:
 def read_number(share: LdapEntry, name: str) -> int | None:
     """A number of a share; None: not stated, or a placeholder."""
     text = read_first(share, f"GLUE2ComputingShare{name}")
-    return int(text) if text.isdecimal() and len(text) < 16 and not _PLACEHOLDER.fullmatch(text) else None
+    number = int(text) if _DIGITS.fullmatch(text) else None
+    return None if number is None or glue.is_placeholder(number) else number

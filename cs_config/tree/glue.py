@@ -8,6 +8,7 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 """
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -25,6 +26,10 @@ _RULE = "VO:"
 _DENIAL = "DENY"
 RULES = "GlueCEAccessControlBaseRule"
 _OPEN, _CLOSED = "Production", "Closed"
+#: What information systems publish for a number that is not known, or has no limit: all 4s, all 9s, and
+#: the largest integers of 32 and 64 bits.
+_PLACEHOLDER = re.compile(r"4{6,}|9{6,}|2147483647|4294967295|9223372036854775807|18446744073709551615")
+_DIGITS = re.compile(r"[0-9]{1,30}")
 #: How the text of an ad begins, or of a list of ads.
 _NESTED = ("[", "{ [", "{[")
 
@@ -109,9 +114,31 @@ def parameters_from_glue(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
         if value is None or entry.name in seen:
             continue
         seen.add(entry.name)
-        if (read := _from_glue(entry.form, value)) is not None:
+        if (read := _from_glue(entry, value)) is not None:
             found.setdefault(entry.parameter, read)
     return found
+
+
+def unstated_numbers(of_glue: Mapping[str, Value]) -> Mapping[str, str]:
+    """The names of numbers in an ad from which none of our parameters follows, by that parameter."""
+    numbers = {fold(entry.name): entry.parameter for entry in reversed(TABLE) if entry.unit}
+    return {
+        name: numbers[fold(name)]
+        for name, value in of_glue.items()
+        if fold(name) in numbers and read_number(value) is None
+    }
+
+
+def is_placeholder(number: int) -> bool:
+    """Whether a number of an information system means that there is none."""
+    return _PLACEHOLDER.fullmatch(str(number)) is not None
+
+
+def read_number(value: Value) -> int | float | None:
+    """A number above 0 of an information system, also as its text; None if it stands for none."""
+    number = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value.strip()) else _number(value)
+    is_stated = number is not None and number > 0 and not is_placeholder(math.floor(number))
+    return number if is_stated else None
 
 
 def following(folded: Collection[str]) -> frozenset[str]:
@@ -188,10 +215,11 @@ def _to_glue(form: GlueForm, value: Value) -> Value | None:
             return value
 
 
-def _from_glue(form: GlueForm, value: Value) -> Value | None:
-    match form:
-        case GlueForm.MINUTES:
-            return None if (minutes := _number(value)) is None else minutes * 60
+def _from_glue(entry: GlueName, value: Value) -> Value | None:
+    if entry.unit:
+        number = read_number(value)
+        return number * 60 if number is not None and entry.form is GlueForm.MINUTES else number
+    match entry.form:
         case GlueForm.RULES:
             others = other_rules(value)
             if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
@@ -201,7 +229,7 @@ def _from_glue(form: GlueForm, value: Value) -> Value | None:
             return None if fold(str(value)) == fold(_OPEN) else False
         case GlueForm.LIST:
             return as_tuple(value)
-        case GlueForm.ONE | GlueForm.SAME:
+        case GlueForm.ONE | GlueForm.SAME | GlueForm.MINUTES:
             return value
 
 

@@ -8,9 +8,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import attrgetter, or_
+from typing import Final
 
 from cs_config.cache import CacheByLength
 from cs_config.classes.queue_columns import QueueColumns
+from cs_config.tree import glue
 from matcher.conditions import COLUMNS, Condition
 from matcher.explain.job_conditions import (
     AdmissionCondition,
@@ -23,8 +25,11 @@ from requirements import evaluator
 from requirements.classad import evaluation
 from requirements.classad.evaluation import Operands
 from requirements.column_index import SingleItem, Values
-from requirements.values import fold, format_value, lookup
+from requirements.values import Scalar, fold, format_value, lookup
 
+#: Folded names that queues have from their addresses, which conditions of jobs see on demand only.
+_OF_ADDRESS: Final = frozenset(map(fold, glue.OF_ADDRESS))
+_BY_ADDRESS: Final = " (name places by Site and GridCE, or set Pools/ByAddress)"
 #: Requirement and demanded value, as in `UnmetCondition`.
 _Wanted = tuple[str, str]
 #: The queues' values (None: no such parameter), each with the queues that have it.
@@ -78,15 +83,22 @@ class UnmetConditions:
                         yield group.has(failure.wanted, queue.values), queues
 
     def describe(self, failure: UnmetCondition, queue: QueueView, has: str | None) -> str | None:
-        """The value of a failing queue, as text for people; an expired value is reported as such."""
-        if not queue.expired or not isinstance(failure.part, RequirementCondition):
+        """The value of a failing queue, as text for people, with why it has none, or fails nevertheless."""
+        if not isinstance(failure.part, RequirementCondition):
             return has
+        lists = evaluation.names_of_lists(failure.wanted)
         for name in self._names(failure.part):
-            if (value := queue.expired.get(fold(name))) is not None:
-                text, absent = f"expired, it was {format_value(value)}", f"{name} {evaluation.ABSENT}"
-                entries = [] if has is None else has.split("; ")
+            entries = [] if has is None else has.split("; ")
+            absent, value = f"{name} {evaluation.ABSENT}", queue.expired.get(fold(name))
+            if value is not None:
+                text = f"expired, it was {format_value(value)}"
                 named = (f"{name} {text}" if each == absent else each for each in entries)
                 has = "; ".join(named) or text
+            elif fold(name) in _OF_ADDRESS and absent in entries:
+                has = "; ".join(f"{each}{_BY_ADDRESS}" if each == absent else each for each in entries)
+            elif fold(name) in lists and isinstance(lookup(queue.values, name), Scalar):
+                begins = f"{name} = "
+                has = "; ".join(f"{e}, which is no list" if e.startswith(begins) else e for e in entries)
         return has
 
     def _find(self, part: JobCondition) -> Iterator[UnmetCondition]:

@@ -458,6 +458,14 @@ def operands(text: str) -> tuple[str, ...]:
     return () if isinstance(known, str) else tuple(part.text for part in known.parts)
 
 
+def names_of_lists(text: str) -> frozenset[str]:
+    """Folded names of parameters that an expression reads as lists; none if it cannot be parsed."""
+    try:
+        return restrictions.names_of_lists(read_expression(SourceText(text=text, path="")))
+    except InvalidInput:
+        return frozenset()
+
+
 def make_reason(text: str, has: str | None, kind: ReasonKind) -> Reason:
     """Return the reason that a part of an expression, as written, gives with the resource's values."""
     return Reason(requirement="Requirements", wanted=text, has=has, kind=kind)

@@ -32,7 +32,7 @@ from requirements.classad.syntax_tree import (
     children,
 )
 from requirements.errors import InvalidInput, did_you_mean
-from requirements.values import MAX_TEXT, to_nfc
+from requirements.values import MAX_TEXT, fold, to_nfc
 
 #: Functions with the arguments pattern, text or list of texts, options.
 FUNCTIONS = frozenset({"regexp", "regexpmember"})
@@ -299,6 +299,17 @@ def resource_names(node: Node) -> dict[str, str]:
         if isinstance(part, Attribute) and (name := resource_name(part)):
             names.setdefault(attribute_key(name), name)
     return names
+
+
+def names_of_lists(node: Node) -> frozenset[str]:
+    """Folded names of the resource's parameters that `member` functions read as lists."""
+    return frozenset(
+        fold(name)
+        for part in parts_of(node)
+        if isinstance(part, Call) and part.name.lower() in ("member", "identicalmember")
+        for each in part.arguments[1:2]
+        if isinstance(each, Attribute) and (name := resource_name(each))
+    )
 
 
 def own_name(attribute: Attribute) -> str | None:

@@ -9,6 +9,7 @@ Language (ADL) 1.0; OGF, GLUE 2.0, ComputingShare and ComputingManager.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -129,19 +130,21 @@ def capacity_of(document: Item) -> Mapping[str, Capacity]:
     if not isinstance(service, dict):
         raise BatchSystemAway(f"the CE does not state what it has, no {'/'.join(_PATH)}")
     cores = sum(_number(each, "TotalSlots") for each in _as_list(service.get("ComputingManager")))
-    return {
-        str(share.get("MappingQueue") or share.get("Name")): _share_capacity(share, cores)
-        for share in _as_list(service.get("ComputingShare"))
-    }
+    shares: defaultdict[str, list[Item]] = defaultdict(list)
+    for share in _as_list(service.get("ComputingShare")):
+        shares[str(share.get("MappingQueue") or share.get("Name"))].append(share)
+    return {queue: _queue_capacity(queue, its, cores) for queue, its in shares.items()}
 
 
-def _share_capacity(share: Item, cores: int) -> Capacity:
-    is_open = share.get("ServingState") == "production"
+def _queue_capacity(queue: str, shares: Sequence[Item], cores: int) -> Capacity:
+    """Of the share with the name of the queue, which has all its jobs; else of those of VOs together."""
+    of_queue = [share for share in shares if share.get("Name") == queue] or shares
+    in_use = [share for share in of_queue if share.get("ServingState") == "production"]
     return Capacity(
-        cores=cores * is_open,
-        free_cores=min(_number(share, "FreeSlots"), cores) * is_open,
-        waiting=_number(share, "WaitingJobs") + _number(share, "PreLRMSWaitingJobs"),
-        running=_number(share, "RunningJobs"),
+        cores=cores * bool(in_use),
+        free_cores=min(max((_number(share, "FreeSlots") for share in in_use), default=0), cores),
+        waiting=sum(_number(each, "WaitingJobs") + _number(each, "PreLRMSWaitingJobs") for each in of_queue),
+        running=sum(_number(each, "RunningJobs") for each in of_queue),
     )
 
 

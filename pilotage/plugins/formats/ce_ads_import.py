@@ -319,6 +319,9 @@ def _add_derived(
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
     if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
         plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
+    for name, parameter in glue.unstated_numbers(_static(config, carried)).items():
+        if fold(parameter) not in carried_names:
+            plan.note(f"{name}: {carried[name]!r:.60} states no number: no {parameter} follows from it")
     for name, value in glue.parameters_from_glue(_static(config, carried)).items():
         has = effective.get(fold(name))
         if fold(name) in carried_names or _has(has, value):

@@ -128,6 +128,7 @@ class DiracLayout:
     file: str
     vos: frozenset[str] = frozenset()  #: known VOs, folded: RFC #5 names sections after them
     notes: list[Problem] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)  #: keys of users and hosts, which are many
 
     def to_our_layout(self, root: Section) -> dict[str, object]:
         """The tree in our layout, with parsed values."""
@@ -149,6 +150,7 @@ class DiracLayout:
         read, default = tree.get("Registry"), root.section("Registry").entries.get("DefaultGroup")
         if isinstance(read, dict) and isinstance(default, Leaf):
             dirac_options.set_default_groups(read, dirac_text.read_value("", str(default.value or "")))
+        self.notes += importers.list_left_out(self.left_out, self.file)
         return tree
 
     def _registry(self, section: Section) -> dict[str, object]:
@@ -168,7 +170,10 @@ class DiracLayout:
             if _list_items(member, _SUSPENDED):
                 self._note(f"{path}/{name}", member.line, "not carried over: it is suspended")
                 yield name, {"DN": ABSENT}
-            elif listed := {each: found for each in names if (found := _list_items(member, each))}:
+                continue
+            others = member.entries.keys() - {*names, _SUSPENDED}
+            self.left_out += (f"{path}/*/{each}" for each in others)
+            if listed := {each: found for each in names if (found := _list_items(member, each))}:
                 if "DN" in listed:
                     listed["DN"] = _join_names(listed["DN"])
                 yield name, dict(listed)
@@ -286,8 +291,12 @@ class DiracLayout:
         names = [domains[0] if domains else "", short, country[0].lower() if country else ""]
         if len(domains) > 1:
             others = ", ".join(domains[1:])
-            self._note(short, section.line, f"only its name in {domains[0]} is carried over, not in {others}")
-        tree = self._node(section, short, {"Computing": ("CEs", "Queues")})
+            self._note(
+                f"Resources/Sites/{short}",
+                section.line,
+                f"only its name in {domains[0]} is carried over, not in {others}",
+            )
+        tree = self._node(section, f"Resources/Sites/{short}", {"Computing": ("CEs", "Queues")})
         return ".".join(filter(None, names)), tree
 
     def _node(self, section: Section, path: str, below: dict[str, tuple[str, str]]) -> dict[str, object]:

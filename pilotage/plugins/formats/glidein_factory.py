@@ -4,12 +4,13 @@ An entry becomes a queue of its name, behind the CE that its gatekeeper names, a
 text that is in our form already, as the grid of the examples, is imported unchanged. An entry with a
 restriction that our tree cannot represent is disabled.
 
-Source: glideinWMS (`<entry>` elements), the OSG's YAML (site, gatekeeper, entry).
+Source: glideinWMS (`<entry>` elements), the OSG's YAML: site, gatekeeper, entry; of today site, gatekeeper,
+section, entry, with fields common to the entries of a site.
 """
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from xml.etree import ElementTree as Xml
@@ -32,8 +33,26 @@ _ENDPOINT: Final = re.compile(r"(?:^|[\s/])([\w.-]+:(\d+))(?:/\S*)?\s*$")
 #: Ports that need not be named.
 _USUAL_PORTS: Final = ("9619", "443")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
-#: The section with the attributes of an entry.
+#: The section with the attributes of an entry, and that with those of its glideins' submission.
 _ATTRIBUTES: Final = "attrs"
+_SUBMIT: Final = "submit_attrs"
+#: Sections of an entry: where none of them is, a section holds entries.
+_LIMITS: Final = "limits"
+_OF_ENTRY: Final = frozenset({_ATTRIBUTES, _SUBMIT, _LIMITS, "allow_frontends"})
+#: Of a site: what each of its entries has, if it has no other.
+_COMMON: Final = "common_entry_fields"
+#: Numbers of glideins, in total and idle, as our parameters.
+_LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
+_RSL: Final = "rsl"
+_YAML_READ: Final = frozenset({*_OF_ENTRY, "gridtype", "enabled"})
+#: Attributes of elements that are read, by tag.
+_XML_READ: Final = {
+    "entry": ("name", "gatekeeper", "gridtype", "enabled", _RSL),
+    "attr": ("name", "value"),
+    "submit_attr": ("name", "value"),
+    "allow_frontend": ("name",),
+    "per_entry": tuple(_LIMIT_PARAMETERS),
+}
 #: The attribute that lists the allowed VOs.
 _VOS: Final = "GLIDEIN_Supported_VOs"
 
@@ -48,36 +67,53 @@ class FactoryEntry:
     endpoint: str = ""  #: host and port, where the port is not the usual one
     grid_type: str = ""
     enabled: str = "True"  #: as written
-    queue: str = ""  #: of the batch system
+    queue: str = ""  #: of the batch system, where it is no attribute
     attributes: Mapping[str, str] = field(default_factory=dict)
+    submit: Mapping[str, str] = field(default_factory=dict)  #: attributes of the submission of glideins
     limits: Mapping[str, str] = field(default_factory=dict)  #: `glideins` in total, and those `idle`
     unread: tuple[str, ...] = ()  #: possible restrictions that cannot be read, each with its value
+    left_out: tuple[str, ...] = ()  #: keys beside all these
 
     def attribute(self, name: str) -> str:
         """The value of an attribute, whose name is compared without case; empty if missing."""
-        return next((value for each, value in self.attributes.items() if fold(each) == fold(name)), "")
+        every = (*self.attributes.items(), *self.submit.items())
+        return next((value for each, value in every if fold(each) == fold(name)), "")
 
 
-def read_entries(text: str, file: str) -> list[FactoryEntry]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factory:
+    """What a text says of a factory."""
+
+    entries: Sequence[FactoryEntry]
+    left_out: Sequence[str] = ()  #: keys that belong to no entry
+
+
+def read_factory(text: str, file: str) -> Factory:
     """The entries of a text; ConfigError if it has none."""
-    entries = list(_read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file))
-    if not entries:
+    factory = _read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file)
+    if not factory.entries:
         raise one_problem(file, "no entries: not a configuration of a glidein factory")
-    return entries
+    return factory
 
 
-def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
+def _read_xml(text: str, file: str) -> Factory:
     try:
         root = Xml.fromstring(text)  # noqa: S314  (an operator's own file; expat bounds entities)
     except Xml.ParseError as error:
         raise one_problem(file, f"not XML: {error}") from error
+    entries = list(_list_xml(root))
+    for each in (each for each in root.iter() if each.find("entry") is not None):
+        each[:] = [below for below in each if below.tag != "entry"]
+    of_all = [f"attrs/{each.get('name', '')}" for each in root.iter("attr")]
+    return Factory(entries=entries, left_out=[*_other_attributes(root), *of_all])
+
+
+def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
     for element in root.iter("entry"):
         host = _HOST.match(element.get("gatekeeper", ""))
-        queue = _RSL_QUEUE.search(element.get("rsl", ""))
         most = element.find("config/max_jobs/per_entry")
-        attributes = [
-            (each.get("name", ""), each.get("value", "").strip()) for each in element.findall("attrs/attr")
-        ]
+        attributes = _list_attributes(element.findall("attrs/attr"))
+        submit = _list_attributes(element.iter("submit_attr"))
         frontends = [each.get("name", "") for each in element.iter("allow_frontend")]
         yield FactoryEntry(
             name=element.get("name", ""),
@@ -85,19 +121,44 @@ def _read_xml(text: str, file: str) -> Iterator[FactoryEntry]:
             endpoint=_unusual_endpoint(element.get("gatekeeper", "")),
             grid_type=element.get("gridtype", ""),
             enabled=element.get("enabled", "True"),
-            queue=queue.group(1) if queue else "",
+            queue=_queue_of(element.get(_RSL, "")),
             attributes=dict(attributes),
+            submit=dict(submit),
             limits={} if most is None else most.attrib,
             unread=(
                 *(f"allow_frontend {name}" for name in frontends),
-                *_ambiguous_attributes(attributes),
+                *_ambiguous_attributes([*attributes, *submit]),
                 *(
                     f"{each.get('name')} is an expression"
                     for each in element.findall("attrs/attr")
                     if each.get("type") == "expr" and fold(each.get("name", "")) == fold(_VOS)
                 ),
             ),
+            left_out=(
+                *_other_attributes(element),
+                *([_RSL] if _is_beyond_queue(element.get(_RSL, "")) else []),
+            ),
         )
+
+
+def _queue_of(rsl: str) -> str:
+    found = _RSL_QUEUE.search(rsl)
+    return found[1] if found else ""
+
+
+def _is_beyond_queue(rsl: str) -> bool:
+    """Whether it states more than the queue."""
+    return bool(_RSL_QUEUE.sub("", rsl).strip())
+
+
+def _other_attributes(element: Xml.Element) -> Iterator[str]:
+    """What is not read of an element and those in it, as `tag/attribute`."""
+    for each in element.iter():
+        yield from (f"{each.tag}/{name}" for name in each.attrib if name not in _XML_READ.get(each.tag, ()))
+
+
+def _list_attributes(elements: Iterable[Xml.Element]) -> list[tuple[str, str]]:
+    return [(each.get("name", ""), each.get("value", "").strip().strip('"')) for each in elements]
 
 
 def _unusual_endpoint(gatekeeper: str) -> str:
@@ -105,11 +166,38 @@ def _unusual_endpoint(gatekeeper: str) -> str:
     return found[1] if found is not None and found[2] not in _USUAL_PORTS else ""
 
 
-def _read_yaml(text: str, file: str) -> Iterator[FactoryEntry]:
-    for site, gatekeepers in _sections(read_tree(text, file)):
+def _read_yaml(text: str, file: str) -> Factory:
+    tree = read_tree(text, file)
+    found: list[FactoryEntry] = []
+    left_out = [f"{name}, a value" for name in _values(tree)]
+    for site, gatekeepers in _sections(tree):
+        left_out += (f"{site}/{name}, a value" for name in _values(gatekeepers))
+        common = dict(_sections(gatekeepers)).get(_COMMON, {})
         for host, entries in _sections(gatekeepers):
-            for name, entry in _sections(entries):
-                yield _entry(site, host, name, entry)
+            if host != _COMMON:
+                left_out += (f"{site}/{host}/{name}, a value" for name in _values(entries))
+                listed = _list_entries(entries)
+                found += (
+                    _entry(site, host, name, importers.merge_trees(common, each)) for name, each in listed
+                )
+    return Factory(entries=found, left_out=left_out)
+
+
+def _values(section: Mapping[str, object]) -> Iterator[str]:
+    return (name for name, below in section.items() if not _is_section(below))
+
+
+def _list_entries(gatekeeper: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
+    """The entries of a gatekeeper, also those in its sections, where one may be empty."""
+    for name, below in _sections(gatekeeper):
+        if below and _OF_ENTRY.isdisjoint(below) and all(_is_section(each) for each in below.values()):
+            yield from ((inner, entry if isinstance(entry, dict) else {}) for inner, entry in below.items())
+        else:
+            yield name, below
+
+
+def _is_section(value: object) -> bool:
+    return value is None or isinstance(value, dict)
 
 
 class _FactoryReader(EventReader):
@@ -118,7 +206,7 @@ class _FactoryReader(EventReader):
     def resolve_scalar(self, event: Any) -> Scalar | None:
         """The value of a scalar, or the text of a real number that is meant as one."""
         value, names = super().resolve_scalar(event), self.path.split("/")
-        is_text = _ATTRIBUTES in names or parameters.is_version(fold(names[-1]))
+        is_text = not {_ATTRIBUTES, _SUBMIT}.isdisjoint(names) or parameters.is_version(fold(names[-1]))
         return str(event.value) if isinstance(value, float) and is_text else value
 
 
@@ -133,9 +221,9 @@ def read_tree(text: str, file: str) -> dict[str, object]:
 
 def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> FactoryEntry:
     attributes = entry.get(_ATTRIBUTES) or {}
-    submit = entry.get("submit_attrs")
-    queue = submit.get("+queue", "") if isinstance(submit, dict) else ""
-    limits = dict(_sections(entry.get("limits"))).get("entry", {})
+    submit = entry.get(_SUBMIT)
+    submitted = submit.items() if isinstance(submit, dict) else ()
+    limits = dict(_sections(entry.get(_LIMITS))).get("entry", {})
     known = attributes.items() if isinstance(attributes, dict) else ()
     frontends = entry.get("allow_frontends")
     return FactoryEntry(
@@ -144,14 +232,31 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         host=host,
         grid_type=str(entry.get("gridtype") or ""),
         enabled=str(entry.get("enabled", True)),
-        queue=html.unescape(str(queue or "")).strip('"'),
+        queue=_queue_of(str(entry.get(_RSL) or "")),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
+        submit={each: html.unescape(_text(value)).strip('"') for each, value in submitted},
         limits={each: _text(number) for each, number in limits.items()},
         unread=(
             *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
             *(() if isinstance(attributes, dict) else (f"attrs {attributes!r:.60}",)),
         ),
+        left_out=tuple(_other_keys(entry)),
     )
+
+
+def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
+    """What is not read of an entry, as `section/key`; `*` stands for the names of attributes."""
+    for name, below in entry.items():
+        if name == _ATTRIBUTES:
+            yield from (f"{name}/*/{key}" for _, about in _sections(below) for key in about if key != "value")
+        elif name == _LIMITS:
+            for level, numbers in below.items() if isinstance(below, dict) else ():
+                if level == "entry" and isinstance(numbers, dict):
+                    yield from (f"{name}/{level}/{key}" for key in numbers if key not in _LIMIT_PARAMETERS)
+                else:
+                    yield f"{name}/{level}"
+        elif name not in _YAML_READ and (name != _RSL or _is_beyond_queue(str(below))):
+            yield name
 
 
 def _value(about: object) -> object:
@@ -180,13 +285,18 @@ def _text(value: object) -> str:
 _GRID: Final = "OSG"
 #: Types of CEs by `gridtype`.
 _CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
-#: Attributes that correspond to a numeric parameter.
+#: Attributes of a numeric parameter, each with its unit in ours; the first that is a number counts.
 _NUMBERS: Final = {
-    "GLIDEIN_CPUS": "NumberOfProcessors",
-    "GLIDEIN_MaxMemMBs": "MaxRAM",
-    "GLIDEIN_Max_Walltime": "maxWallClockTime",
+    "NumberOfProcessors": {"GLIDEIN_CPUS": 1, "+xcount": 1, "GLIDEIN_ESTIMATED_CPUS": 1},
+    "MaxRAM": {"GLIDEIN_MaxMemMBs": 1, "+maxMemory": 1},
+    "maxWallClockTime": {"GLIDEIN_Max_Walltime": 1, "+maxWallTime": 60},
+    "GPUs": {"Request_GPUs": 1},
 }
-_LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
+_QUEUE: Final = "+queue"
+_WHOLE_NODE: Final = "+WantWholeNode"
+#: Resources of a glidein, `GPUs,2,type=main`.
+_SLOTS: Final = "GLIDEIN_Resource_Slots"
+_GPUS: Final = re.compile(r"GPUs\s*,\s*(\d+)(?:\s*,\s*type\s*=\s*main)?\s*", re.IGNORECASE)
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
@@ -196,7 +306,22 @@ _START: Final = "GLIDEIN_Entry_Start"
 _DOWNTIME: Final = "GLIDEIN_In_Downtime"
 _SEPARATORS: Final = re.compile(r"[\s,]+")
 #: Attributes that are imported in another way, or are informational.
-_READ: Final = frozenset(map(fold, (*_NUMBERS, _VOS, _CMS_SITE, _SITE, _COUNTRY, _SYSTEM, _DOWNTIME)))
+_READ: Final = frozenset(
+    map(
+        fold,
+        (
+            *(name for each in _NUMBERS.values() for name in each),
+            _QUEUE,
+            _WHOLE_NODE,
+            _VOS,
+            _CMS_SITE,
+            _SITE,
+            _COUNTRY,
+            _SYSTEM,
+            *(_START, _DOWNTIME),  # restrictions
+        ),
+    )
+)
 
 
 def propose_factory(
@@ -208,8 +333,11 @@ def propose_factory(
         return importers.merge_import(config, read_tree(text, file), [], file)
     notes: list[Problem] = []
     sites: dict[str, Any] = {}
-    for entry in read_entries(text, file):
+    factory = read_factory(text, file)
+    for entry in factory.entries:
         _add(sites, entry, notes, file, config)
+    of_entries = [key for entry in factory.entries for key in _left_out(entry)]
+    notes += importers.list_left_out([*factory.left_out, *of_entries], file)
     return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, file)
 
 
@@ -244,12 +372,25 @@ def _add(
 
 
 def _unread(entry: FactoryEntry) -> Iterator[str]:
-    names = sorted(e for e in entry.attributes if fold(e) not in _READ and fold(e).startswith("glidein_"))
-    if names:
-        yield f"not carried over: {', '.join(names)}"
-    for name in _NUMBERS:
-        if (value := entry.attribute(name)) and not value.isdecimal():
-            yield f"not carried over: {name} is {value!r:.60}, allowed is a whole number"
+    for parameter, sources in _NUMBERS.items():
+        for name in sources if _find_number(entry, parameter) is None else ():
+            if value := entry.attribute(name):
+                yield f"not carried over: {name} is {value!r:.60}, allowed is a whole number"
+    if (value := entry.attribute(_WHOLE_NODE)) and fold(value) not in ("true", "false"):
+        yield f"not carried over: {_WHOLE_NODE} is {value!r:.60}, allowed is true or false"
+
+
+def _left_out(entry: FactoryEntry) -> Iterator[str]:
+    """The keys of an entry without an equivalent."""
+    read = _READ | ({fold(_SLOTS)} if _GPUS.fullmatch(entry.attribute(_SLOTS)) else set())
+    yield from entry.left_out
+    for section, stated in {_ATTRIBUTES: entry.attributes, _SUBMIT: entry.submit}.items():
+        yield from (f"{section}/{name}" for name, value in stated.items() if fold(name) not in read)
+    for parameter, sources in _NUMBERS.items():
+        if (used := _find_number(entry, parameter)) is not None:
+            values = {name: entry.attribute(name) for name, unit in sources.items()}
+            others = (each for each, value in values.items() if value and value != str(used // sources[each]))
+            yield from (f"{each} = {values[each]:.60}" for each in others)
 
 
 def _reasons(entry: FactoryEntry) -> Iterator[str]:
@@ -271,13 +412,24 @@ def _has_vos(config: Configuration, place: QueueAddress) -> bool:
     return parameter is not None and parameter.value != ()
 
 
+def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
+    """The number that an entry states for a parameter, in our unit."""
+    for name, unit in _NUMBERS[parameter].items():
+        if (value := entry.attribute(name)).isdecimal():
+            return int(value) * unit
+    slots = _GPUS.fullmatch(entry.attribute(_SLOTS)) if parameter == "GPUs" else None
+    return int(slots[1]) if slots else None
+
+
 def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     kind = _CE_TYPES.get(entry.grid_type, entry.grid_type)
-    texts = {"CEType": kind, "Endpoint": entry.endpoint, "BatchQueue": entry.queue}
+    queue = entry.attribute(_QUEUE) or entry.queue
+    texts = {"CEType": kind, "Endpoint": entry.endpoint, "BatchQueue": queue}
     yield from ((name, text) for name, text in texts.items() if text)
-    for theirs, ours in _NUMBERS.items():
-        if entry.attribute(theirs).isdecimal():
-            yield ours, int(entry.attribute(theirs))
+    numbers = ((name, _find_number(entry, name)) for name in _NUMBERS)
+    yield from ((name, number) for name, number in numbers if number is not None)
+    if fold(entry.attribute(_WHOLE_NODE)) == "true":
+        yield "WholeNode", True
     if vos := entry.attribute(_VOS):
         yield "VO", [each.lower() for each in _SEPARATORS.split(vos) if each]
     systems = (each.strip() for each in entry.attribute(_SYSTEM).split(","))

@@ -42,6 +42,7 @@ _NUMBERS: Final = {
     "MaxRAM": ("MaxMainMemory", "GuaranteedMainMemory"),  # MB
     "NumberOfProcessors": ("MaxSlotsPerJob",),
 }
+_TIMES: Final = frozenset({"CPUTime", "maxWallClockTime"})
 #: Attributes of nodes, by the names of ours.
 _OF_NODES: Final = {
     "Architecture": "Platform",
@@ -49,6 +50,23 @@ _OF_NODES: Final = {
     "OSName": "OSName",
     "OSVersion": "OSVersion",
 }
+#: Attributes of entries that are read, folded.
+_READ: Final = frozenset(
+    map(
+        fold,
+        (
+            *(f"GLUE2ComputingShare{each}" for names in _NUMBERS.values() for each in names),
+            *(f"GLUE2ExecutionEnvironment{each}" for each in _OF_NODES.values()),
+            *("dn", "objectClass", "GLUE2ShareID", "GLUE2ComputingShareMappingQueue"),
+            *("GLUE2EndpointID", "GLUE2EndpointURL", "GLUE2EndpointInterfaceName", "GLUE2ResourceID"),
+            *("GLUE2ComputingShareComputingEndpointForeignKey", "GLUE2ShareEndpointForeignKey"),
+            *("GLUE2ShareServiceForeignKey", "GLUE2ComputingShareExecutionEnvironmentForeignKey"),
+            *("GLUE2PolicyRule", "GLUE2MappingPolicyShareForeignKey"),
+        ),
+    )
+)
+_NAMES: Final = re.compile(r"^([\w-]+):", re.MULTILINE)
+_DAY: Final = 86400  # s
 _PLATFORMS: Final = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
 _UNSTATED: Final = frozenset({"", "undefined", "undefinedvalue", "unknown", "other"})
 _VO_RULE: Final = re.compile(r"(?:vo:)?([A-Za-z0-9._-]+)", re.IGNORECASE)
@@ -86,7 +104,24 @@ def propose_glue2(
         ce["Queues"][queue] = found = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
         names = ("Resources", "Sites", place, "CEs", host, "Queues", queue)
         notes += _list_hiding(importers.find_section(config.tree, (*names, "VOs")) or {}, found, names)
-    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, ", ".join(files))
+    files_read = ", ".join(files)
+    spelled = {fold(name): name for text in files.values() for name in _NAMES.findall(text)}
+    left_out = (spelled.get(name, name) for each in entries for name in _left_out(each))
+    notes += importers.list_left_out(left_out, files_read)
+    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, files_read)
+
+
+def _left_out(entry: LdapEntry) -> Iterator[str]:
+    """Attributes without an equivalent, and those whose value states nothing."""
+    yield from (name for name in entry if name not in _READ)
+    for theirs in _NUMBERS.values():
+        used = next((each for each in theirs if ldif.read_number(entry, each)), None)
+        for name in (f"GLUE2ComputingShare{each}" for each in theirs if each != used):
+            yield from (f"{name} = {value:.60}" for value in entry.get(fold(name), ()))
+    for name in (f"GLUE2ExecutionEnvironment{each}" for each in _OF_NODES.values()):
+        value = ldif.read_first(entry, name)
+        if fold(name) in entry and fold(value) in _UNSTATED:
+            yield f"{name} = {value}"
 
 
 def _read_queue(
@@ -99,7 +134,11 @@ def _read_queue(
     by_vos: list[tuple[Sequence[str], Mapping[str, int]]] = []
     for share in shares:
         vos, others = index.vos(share)
-        by_vos.append((vos, _read_numbers(share)))
+        numbers = _read_numbers(share)
+        by_vos.append((vos, in_seconds := _read_minutes(numbers)))
+        for each in (each for each in numbers if numbers[each] != in_seconds[each]):
+            message = f"{each}: {numbers[each]} is read as minutes, {in_seconds[each]} s"
+            notes.append(Problem(path=path, message=message))
         if others:
             message = f"admits no one by the rules {', '.join(others):.200}: only VOs are carried over"
             notes.append(Problem(path=path, message=message))
@@ -152,6 +191,18 @@ def _read_numbers(share: LdapEntry) -> dict[str, int]:
     stated = {ours: [ldif.read_number(share, each) for each in theirs] for ours, theirs in _NUMBERS.items()}
     first = ((ours, next(filter(None, values), None)) for ours, values in stated.items())
     return {ours: value for ours, value in first if value is not None}
+
+
+def _read_minutes(numbers: Mapping[str, int]) -> Mapping[str, int]:
+    """The numbers of a share with times in seconds: some information providers publish minutes.
+
+    Minutes are whole half days, such as 2880, if that is no whole number of hours in seconds. One time that
+    looks so tells the unit of the other, too, as far as it is below half a day in seconds.
+    """
+    times = {name: value for name, value in numbers.items() if name in _TIMES and value < _DAY // 2}
+    if not any(value % (_DAY // 2 // 60) == 0 and value % 3600 for value in times.values()):
+        return numbers
+    return {**numbers, **{name: value * 60 for name, value in times.items()}}
 
 
 class _Index:

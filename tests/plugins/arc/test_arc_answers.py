@@ -236,6 +236,49 @@ def test_capacity_is_that_of_queues_that_take_jobs() -> None:
     }
 
 
+OWN = {"Name": "grid", "MappingQueue": "grid", "ServingState": "production", "FreeSlots": "5"}
+OF_VO = {"MappingQueue": "grid", "ServingState": "production", "FreeSlots": "5"}
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        # The queue's own share has the jobs of all, those of VOs are parts of it.
+        (
+            [
+                {**OWN, "WaitingJobs": "500", "RunningJobs": "12"},
+                {**OF_VO, "Name": "grid_atlas", "WaitingJobs": "0", "RunningJobs": "2"},
+            ],
+            Capacity(cores=8, free_cores=5, waiting=500, running=12),
+        ),
+        # Without it they are added up.
+        (
+            [
+                {**OF_VO, "Name": "grid_atlas", "WaitingJobs": "300", "RunningJobs": "2"},
+                {**OF_VO, "Name": "grid_cms", "WaitingJobs": "200", "FreeSlots": "3", "RunningJobs": "10"},
+            ],
+            Capacity(cores=8, free_cores=5, waiting=500, running=12),
+        ),
+        # A VO whose share is closed does not close the queue for the others.
+        (
+            [
+                {**OF_VO, "Name": "grid_atlas", "WaitingJobs": "4"},
+                {**OF_VO, "Name": "grid_cms", "ServingState": "closed", "FreeSlots": "0"},
+            ],
+            Capacity(cores=8, free_cores=5, waiting=4, running=0),
+        ),
+        (
+            [{**OF_VO, "Name": each, "ServingState": "draining"} for each in ("grid_atlas", "grid_cms")],
+            Capacity(cores=0, free_cores=0, waiting=0, running=0),
+        ),
+    ],
+)
+def test_shares_of_vos_are_one_queue(shares: list[dict[str, str]], expected: Capacity) -> None:
+    service = {"ComputingManager": {"TotalSlots": "8"}, "ComputingShare": shares}
+    document = {"Domains": {"AdminDomain": {"Services": {"ComputingService": service}}}}
+    assert ce(info=httpx.Response(200, json=document)).capacity() == {"grid": expected}
+
+
 def test_a_ce_that_does_not_know_its_queues_yet_has_no_capacity() -> None:
     with pytest.raises(BatchSystemAway, match="does not state what it has"):
         ce(info=httpx.Response(200, json={"Domains": ""})).capacity()

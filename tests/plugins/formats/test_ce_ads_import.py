@@ -92,6 +92,19 @@ def test_our_parameters_follow_in_our_units(milano: Configuration) -> None:
     assert not milano.usable(MILANO, "cms")
 
 
+@pytest.mark.parametrize("published", ["0", "444444", "999999", "9999999", "2147483647", '"n/a"'])
+def test_numbers_that_nobody_stated_imply_nothing_and_are_named(published: str) -> None:
+    names = ["GlueCEPolicyMaxCPUTime", "GlueCEPolicyMaxWallClockTime", "GlueHostMainMemoryRAMSize"]
+    stated = "".join(f"{name} = {published}; " for name in names)
+    found = propose(
+        parse(EMPTY), f'[ id = "ce/q"; info = [ {stated} GlueHostArchitectureSMPSize = "8"; ] ]', "A"
+    )
+    values = parse(found.text, 2).values(QueueAddress(site="A", ce="ce", queue="q"), "cms")
+    assert not values.keys() & {"CPUTime", "maxWallClockTime", "MaxRAM"}
+    assert values["NumberOfProcessors"] == 8
+    assert [each.message.partition(": ")[0] for each in found.notes] == names
+
+
 def test_the_requirements_of_the_document_are_true_of_it(milano: Configuration) -> None:
     asked = parse_expression(REQUIREMENTS)
     assert queue_class_index.eligible_queues(milano, "egee", asked) == {MILANO}

@@ -59,9 +59,12 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
     assert config.usable(first, "osgvo")
     assert not config.usable(second, "osgvo")
     assert {note.path: note.message.partition(":")[0] for note in found.notes} == {
-        "entry CMSHTPC_T3_TW_TIDC": "not carried over",
         "entry 'LIGO_TW'": "not carried over",
         "entry Second": "no VO in GLIDEIN_Supported_VOs",
+        "attrs/GLIDEIN_ResourceName": "not carried over (1 place)",
+        "glidein/factory_name": "not carried over (1 place)",
+        "per_entry/held": "not carried over (1 place)",
+        "rsl": "not carried over (1 place)",
     }
     again = glidein_factory.propose_factory(config, {"factory.xml": FACTORY})
     assert again.proposal.differences == ()
@@ -117,7 +120,99 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
         "Enabled": True,
     }
     assert values["OSG.CedarCluster/ce28.example.edu/Plain"]["Enabled"] is False
-    assert [note.path for note in found.notes] == ["entry Plain", "entry 'Other'"]
+    assert [note.path for note in found.notes] == ["entry Plain", "entry 'Other'", "attrs/*/type"]
+
+
+ENTRY = """<glidein><entries>
+<entry name="E" enabled="True" gatekeeper="ce.a.org ce.a.org:9619" gridtype="condor">
+<config><submit><submit_attrs>{submit}</submit_attrs></submit></config>
+<attrs>
+<attr name="GLIDEIN_Site" value="A"/><attr name="GLIDEIN_Supported_VOs" value="CMS"/>
+{attrs}
+</attrs>
+</entry></entries></glidein>"""
+
+
+def _attributes(tag: str, stated: dict[str, str]) -> str:
+    return "".join(f'<{tag} name="{name}" value="{value}"/>' for name, value in stated.items())
+
+
+@pytest.mark.parametrize(
+    ("attrs", "submit", "expected", "notes"),
+    [
+        ({}, {"Request_GPUs": "4", "+queue": "&quot;gpuq&quot;"}, {"GPUs": 4, "BatchQueue": "gpuq"}, []),
+        ({"GLIDEIN_Resource_Slots": "GPUs,4,type=main"}, {}, {"GPUs": 4}, []),
+        ({"GLIDEIN_Resource_Slots": "gpus,2"}, {}, {"GPUs": 2}, []),
+        ({"GLIDEIN_Resource_Slots": "ioslot,1"}, {}, {}, ["attrs/GLIDEIN_Resource_Slots"]),
+        (
+            {},
+            {"+WantWholeNode": "True", "+maxWallTime": "2880"},
+            {"WholeNode": True, "maxWallClockTime": 172800},
+            [],
+        ),
+        ({}, {"+WantWholeNode": "False"}, {}, []),
+        ({}, {"+WantWholeNode": "undefined"}, {}, ["entry E"]),
+        ({}, {"+maxMemory": "64000", "+xcount": "14"}, {"MaxRAM": 64000, "NumberOfProcessors": 14}, []),
+        (
+            {"GLIDEIN_CPUS": "auto", "GLIDEIN_ESTIMATED_CPUS": "64"},
+            {},
+            {"NumberOfProcessors": 64},
+            ["GLIDEIN_CPUS = auto"],
+        ),
+        ({"GLIDEIN_CPUS": "8"}, {"+xcount": "4"}, {"NumberOfProcessors": 8}, ["+xcount = 4"]),
+        ({"GLIDEIN_Max_Walltime": "3600"}, {"+maxWallTime": "60"}, {"maxWallClockTime": 3600}, []),
+        (
+            {"GLIDEIN_MaxMemMBs": ""},
+            {"+ProjectName": "x"},
+            {},
+            ["submit_attrs/+ProjectName"],
+        ),
+    ],
+)
+def test_attributes_of_an_entry_and_of_its_submission(
+    attrs: dict[str, str], submit: dict[str, str], expected: dict[str, object], notes: list[str]
+):
+    text = ENTRY.format(attrs=_attributes("attr", attrs), submit=_attributes("submit_attr", submit))
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    config = found.proposal.after
+    [queue] = config.addresses
+    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",), "Enabled": True}
+    assert dict(config.values(queue, "cms")) == always | expected
+    assert [note.path for note in found.notes] == notes
+
+
+IN_SECTIONS = """
+Lab:
+  common_entry_fields:
+    attrs: {GLIDEIN_Site: {value: Lab}, GLIDEIN_CPUS: {value: 4}}
+    submit_attrs: {+WantWholeNode: True}
+  ce1.example.edu:
+    standard:
+      One: {attrs: {GLIDEIN_Supported_VOs: {value: OSGVO}, GLIDEIN_CPUS: {value: 8}}}
+    gpu:
+      Two:
+        enabled: False
+        attrs: {GLIDEIN_Supported_VOs: {value: OSGVO}}
+        submit_attrs: {Request_GPUs: 1}
+    bare:
+      Three:
+    Flat: {attrs: {GLIDEIN_Supported_VOs: {value: CMS}}}
+"""
+
+
+def test_entries_stand_in_sections_and_have_the_fields_of_their_site():
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": IN_SECTIONS})
+    config = found.proposal.after
+    values = {each.queue: dict(config.values(each, "osgvo")) for each in config.addresses}
+    common = {"Name": "Lab", "WholeNode": True}
+    assert values == {
+        "One": {**common, "NumberOfProcessors": 8, "VO": ("osgvo",), "Enabled": True},
+        "Two": {**common, "NumberOfProcessors": 4, "GPUs": 1, "VO": ("osgvo",), "Enabled": False},
+        "Three": {**common, "NumberOfProcessors": 4, "VO": (), "Enabled": True},
+        "Flat": {**common, "NumberOfProcessors": 4, "VO": ("cms",), "Enabled": True},
+    }
+    assert {each.ce for each in config.addresses} == {"ce1.example.edu"}
+    assert [note.path for note in found.notes] == ["entry Three"]
 
 
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():

@@ -102,8 +102,54 @@ def test_shares_of_one_mapping_queue_are_a_queue_with_values_of_its_vos() -> Non
         assert not each.keys() & {"NumberOfProcessors", "CPUModel"}
     assert dict(config.node_attributes(LONG, "atlas").declared) == {"OSVersion": ("8.10", "9.4")}
     assert [vo for vo in ("atlas", "lhcb", "cms") if config.usable(LONG, vo)] == ["atlas", "lhcb"]
-    [note] = found.notes
+    [note] = [each for each in found.notes if not each.message.startswith("not carried over")]
     assert "VOMS:/atlas/Role=production" in note.message
+
+
+@pytest.mark.parametrize(
+    ("published", "read"),
+    [
+        # Minutes: 12, 48, 72 hours, 7, 14 and 21 days, and what stands beside them.
+        ((720, 720), (43_200, 43_200)),
+        ((2880, 4320), (172_800, 259_200)),
+        ((10_080, 30_240), (604_800, 1_814_400)),
+        ((20_160, 7200), (1_209_600, 432_000)),
+        ((1440, 900), (86_400, 54_000)),
+        # Seconds.
+        ((172_800, 259_200), (172_800, 259_200)),
+        ((3600, 7200), (3600, 7200)),
+        ((1800, 1200), (1800, 1200)),
+        ((36_000, 43_200), (36_000, 43_200)),
+        # Of two units each is read in its own.
+        ((172_800, 2880), (172_800, 172_800)),
+        # Nobody stated them.
+        ((2_147_483_647, 0), (None, None)),
+        ((999_999_999, 444_444), (None, None)),
+    ],
+)
+def test_times_in_minutes_are_told_from_seconds(
+    published: tuple[int, int], read: tuple[int | None, int | None]
+) -> None:
+    text = BDII.replace("CPUTime: 172800", f"CPUTime: {published[0]}").replace(
+        "CPUTime: 86400", f"CPUTime: {published[0]}"
+    )
+    text = text.replace("WallTime: 259200", f"WallTime: {published[1]}")
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    values = found.proposal.after.values(LONG, "atlas")
+    assert (values.get("CPUTime"), values.get("maxWallClockTime")) == read
+    converted = {each.message for each in found.notes if "is read as minutes" in each.message}
+    assert len(converted) == sum(b is not None and a != b for a, b in zip(published, read, strict=True))
+
+
+@pytest.mark.parametrize(
+    "placeholder", ["0", "444444", "999999", "9" * 9, "2147483647", "4294967295", str(2**63 - 1)]
+)
+def test_a_number_that_nobody_stated_is_named(placeholder: str) -> None:
+    text = BDII.replace("MaxSlotsPerJob: 999999999", f"MaxSlotsPerJob: {placeholder}")
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    assert "NumberOfProcessors" not in found.proposal.after.values(LONG, "atlas")
+    notes = {each.path: each.message for each in found.notes}
+    assert notes[f"GLUE2ComputingShareMaxSlotsPerJob = {placeholder}"] == "not carried over (1 place)"
 
 
 def test_a_second_import_changes_nothing_also_with_other_numbers_of_jobs() -> None:

@@ -77,10 +77,10 @@ def test_an_address_gives_the_ids_that_a_ce_ad_has() -> None:
 PARAMETERS = st.fixed_dictionaries(
     {},
     optional={
-        "CPUTime": st.integers(0, 10_000).map(lambda minutes: minutes * 60),
-        "maxWallClockTime": st.integers(0, 10_000).map(lambda minutes: minutes * 60),
-        "SI00": st.integers(0, 10_000),
-        "MaxRAM": st.integers(0, 10_000),
+        "CPUTime": st.integers(1, 10_000).map(lambda minutes: minutes * 60),
+        "maxWallClockTime": st.integers(1, 10_000).map(lambda minutes: minutes * 60),
+        "SI00": st.integers(1, 10_000),
+        "MaxRAM": st.integers(1, 10_000),
         "NumberOfProcessors": st.integers(1, 128),
         "CPUModel": st.text(min_size=1),
         "SoftwareTag": st.lists(st.text(min_size=1), max_size=3).map(tuple),
@@ -95,6 +95,25 @@ PARAMETERS = st.fixed_dictionaries(
 def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
     only_glue = {name: value for name, value in glue.build_ad(values).items() if name not in values}
     assert glue.parameters_from_glue(only_glue) == values
+
+
+@pytest.mark.parametrize(
+    "published",
+    [0, -1, 444_444, 444_444_444, 999_999, 999_999_999, 2**31 - 1, 2**32 - 1, 2**63 - 1, "444444", "", "n/a"],
+)
+@pytest.mark.parametrize(
+    "name", ["GlueCEPolicyMaxCPUTime", "GlueHostMainMemoryRAMSize", "GlueHostArchitectureSMPSize"]
+)
+def test_a_number_that_stands_for_none_implies_nothing(name: str, published: Value) -> None:
+    assert glue.parameters_from_glue({name: published}) == {}
+    assert list(glue.unstated_numbers({name: published, "GlueCEStateWaitingJobs": 444_444})) == [name]
+
+
+@pytest.mark.parametrize("published", [2880, "2880", " 2880 ", 44_444, 99_999, 4_444_445])
+def test_a_number_implies_a_parameter_also_as_its_text(published: Value) -> None:
+    number = int(str(published))
+    assert glue.parameters_from_glue({"GlueCEPolicyMaxCPUTime": published}) == {"CPUTime": number * 60}
+    assert glue.unstated_numbers({"GlueCEPolicyMaxCPUTime": published}) == {}
 
 
 @pytest.mark.parametrize(

@@ -340,6 +340,11 @@ Job Id: 18.head.example.org
         ("C", "271", State.FAILED, 143),
         ("C", "-11", State.FAILED, None),  # ended by the server, here for its time; -1 to -3: never started
         ("C", "", State.MISSING, None),  # what it left may come later
+        ("U", "", State.RUNNING, None),
+        ("B", "", State.RUNNING, None),
+        ("M", "", State.UNKNOWN, None),
+        ("X", "0", State.DONE, 0),
+        ("X", "-3", State.FAILED, None),
         ("Y", "", State.UNKNOWN, None),
     ],
 )
@@ -746,6 +751,7 @@ ACCOUNTING = """\
 qname        short
 jobname      p.{stamp}
 jobnumber    17
+start_time   Thu Nov 26 10:15:00 2026
 failed       {failed}
 exit_status  {status}
 ru_wallclock 3s
@@ -775,6 +781,26 @@ def test_the_accounting_of_grid_engine_is_read(failed: str, status: str, state: 
 
     assert (report.state, report.reference) == (state, "17")
     assert report.message == f"failed {failed.strip()} exit_status {status}".replace("  ", " ")
+
+
+@pytest.mark.parametrize("time", ["-/-", "Thu Jan  1 01:00:00 1970", "01/01/1970 00:00:00.000"])
+def test_a_job_of_grid_engine_that_never_began_is_not_done(time: str) -> None:
+    told = ACCOUNTING.format(stamp=STAMP, failed="0", status="0")
+    told = told.replace("Thu Nov 26 10:15:00 2026", time)
+    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
+    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
+
+    report = system.status([Handle(stamp=STAMP)])[STAMP]
+
+    assert (report.state, report.message) == (State.FAILED, re.sub(" +", " ", f"start_time {time}"))
+
+
+@pytest.mark.parametrize(
+    ("letters", "waiting"), [("PD", 1), ("RD", 1), ("RH", 1), ("SE", 1), ("R", 0), ("CG", 0), ("S", 0)]
+)
+def test_a_held_job_of_slurm_waits(letters: str, waiting: int) -> None:
+    system, _ = speaking("slurm", squeue=said(f"long|{letters}\n"))
+    assert system.count_jobs(["long"]) == JobCounts(waiting=waiting, running=1 - waiting)
 
 
 def test_fields_between_those_of_grid_engine_are_passed_over() -> None:

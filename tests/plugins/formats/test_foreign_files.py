@@ -1,0 +1,136 @@
+"""Files as other systems publish them: each is imported, and nothing in it goes without a word.
+
+Every key of a file is taken out in turn: then the configuration is another, or the notes are. The files in
+tests/data/foreign have the forms of public ones, with invented names.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+from xml.etree import ElementTree as Xml
+
+import pytest
+import yaml
+
+from cs_config.formats.importers import Importer
+from cs_config.versions.store import NOTHING
+from pilotage.plugins.formats import dirac_import, glidein_factory, glue2
+from tests.conftest import ROOT
+
+FILES = ROOT / "tests/data/foreign"
+
+Result = tuple[str, tuple[str, ...]]
+Variants = Iterator[tuple[str, str]]
+
+
+def imported(importer: Importer, file: str, text: str) -> Result:
+    """The configuration, and the notes without their lines."""
+    found = importer(NOTHING, {file: text})
+    return found.proposal.after.source, tuple(f"{each.path}: {each.message}" for each in found.notes)
+
+
+def without_lines(text: str, is_key: Callable[[str], object]) -> Variants:
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if is_key(line):
+            following = number + 1
+            while following < len(lines) and lines[following].startswith(" ") and not line.startswith(" "):
+                following += 1  # continuation lines of LDIF
+            yield line.strip(), "".join([*lines[:number], *lines[following:]])
+
+
+def ldif_variants(text: str) -> Variants:
+    # Without its name an entry is another; classes and versions say of what form it is.
+    return without_lines(text, lambda line: re.match(r"(?!dn|objectClass|version)\w+:", line))
+
+
+def cfg_variants(text: str) -> Variants:
+    """The options by their paths."""
+    lines, names, last = text.splitlines(), list[str](), ""
+    for number, line in enumerate(lines):
+        name, sign, _ = map(str.strip, line.partition(" = "))
+        if name == "{":
+            names.append(last)
+        elif name == "}":
+            names.pop()
+        elif sign and not line.startswith("#"):
+            yield "/".join([*names, name]), "\n".join([*lines[:number], *lines[number + 1 :]])
+        last = name
+
+
+def xml_variants(text: str) -> Variants:
+    """Each attribute of an element; those that name a key and its value go together."""
+    whole = Xml.fromstring(text)  # noqa: S314  (a file of ours)
+    for number, element in enumerate(whole.iter()):
+        is_key = element.tag in ("attr", "submit_attr")
+        for name in (each for each in element.attrib if not is_key or each != "value"):
+            root = deepcopy(whole)
+            there = list(root.iter())[number]
+            for each in ("name", "value") if is_key and name == "name" else (name,):
+                del there.attrib[each]
+            yield f"{element.tag} {element.get('name', '')} {name}", Xml.tostring(root, encoding="unicode")
+
+
+def yaml_variants(text: str) -> Variants:
+    tree = yaml.safe_load(text)
+    for leaf in list(leaf_paths(tree)):
+        path = leaf[:-1] if leaf[-1] == "value" else leaf
+        changed = deepcopy(tree)
+        section: Any = changed
+        for name in path[:-1]:
+            section = section[name]
+        del section[path[-1]]
+        yield "/".join(path), yaml.safe_dump(changed)
+
+
+def leaf_paths(section: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for name, below in section.items():
+        if isinstance(below, dict):
+            yield from ((name, *rest) for rest in leaf_paths(below))
+        else:
+            yield (name,)
+
+
+IMPORTS: Mapping[str, tuple[Importer, Callable[[str], Variants]]] = {
+    "bdii_htcondorce.ldif": (glue2.propose_glue2, ldif_variants),
+    "bdii_arc.ldif": (glue2.propose_glue2, ldif_variants),
+    "factory_sections.yml": (glidein_factory.propose_factory, yaml_variants),
+    "factory_flat.yml": (glidein_factory.propose_factory, yaml_variants),
+    "factory_gpus.xml": (glidein_factory.propose_factory, xml_variants),
+    "factory_whole_nodes.xml": (glidein_factory.propose_factory, xml_variants),
+    "dirac_vo.cfg": (dirac_import.propose_dirac, cfg_variants),
+    "dirac_rfc5.cfg": (dirac_import.propose_dirac, cfg_variants),
+}
+#: What a file states twice, or as it would be anyway.
+SAID_TWICE: Mapping[str, frozenset[str]] = {
+    "factory_flat.yml": frozenset(
+        {
+            "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/attrs/GLIDEIN_CPUS",
+            "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/submit_attrs/+xcount",
+            "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/submit_attrs/+maxMemory",
+            "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_closed/enabled",  # it is in a downtime
+        }
+    ),
+    "factory_gpus.xml": frozenset({"entry GPU_A enabled"}),
+    "factory_whole_nodes.xml": frozenset({"entry WholeNode_A enabled", "entry WholeNode_B enabled"}),
+}
+
+
+def test_every_file_is_here() -> None:
+    assert sorted(IMPORTS) == sorted(each.name for each in FILES.iterdir())
+
+
+@pytest.mark.parametrize("file", IMPORTS)
+def test_no_key_of_a_file_goes_without_a_word(file: str) -> None:
+    importer, list_variants = IMPORTS[file]
+    text = (FILES / file).read_text()
+    tree, notes = imported(importer, file, text)
+    #: Sections that a note names as a whole.
+    sections = tuple(f"{each.partition(': ')[0]}/" for each in notes)
+    without_effect = {
+        name
+        for name, changed in list_variants(text)
+        if not name.startswith(sections) and imported(importer, file, changed) == (tree, notes)
+    }
+    assert without_effect == SAID_TWICE.get(file, frozenset())

@@ -1,0 +1,41 @@
+"""A value that a queue has, and that excludes it nevertheless, is explained with the reason."""
+
+import pytest
+
+from cs_config import validate
+from matcher.explain import queue_set
+from matcher.explain.explanation import explain
+from matcher.explain.job_conditions import JobDemand
+from requirements.classad.expression import parse_expression
+from requirements.requirement_class import RequirementClass
+
+QUEUE = "{SE: se1, SoftwareTag: [A], Ports: [1, 2]}"
+TREE = f"Resources: {{Sites: {{S: {{CEs: {{ce1.a.org: {{Queues: {{q: {QUEUE}}}}}}}}}}}}}\n"
+PLACES = "is absent (name places by Site and GridCE, or set Pools/ByAddress)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ('member("se1", other.SE)', "SE = se1, which is no list"),
+        ('member(2, other.Ports) && member("se2", other.se)', "se = se1, which is no list"),
+        ('!member("A", other.SoftwareTag)', "SoftwareTag = A"),
+        ('other.SE == "se2"', "SE = se1"),
+        ('RegExp("ce1.a.org/q", other.GlueCEUniqueID)', f"GlueCEUniqueID {PLACES}"),
+        ('!RegExp("ce2", other.glueceinfohostname)', f"glueceinfohostname {PLACES}"),
+        ('other.QueueName == "q" || other.SE == "x"', f"QueueName {PLACES}; SE = se1"),
+        ("other.GlueCEStateFreeCPUs > 1", "GlueCEStateFreeCPUs is absent"),
+    ],
+)
+def test_the_reason_stands_beside_the_value(asked: str, said: str) -> None:
+    config = validate.parse(TREE, "test.yaml")
+    demand = JobDemand(asked=RequirementClass(vo="cms", cpu_time=60), requirements=parse_expression(asked))
+    [found] = explain(queue_set.all_queues(config, "cms"), "cms", demand).exclusions
+    assert found.example.has == said
+
+
+def test_an_address_that_is_asked_for_is_there_where_the_vo_has_it() -> None:
+    config = validate.parse(TREE + "Operations: {cms: {Pools: {ByAddress: true}}}\n", "test.yaml")
+    asked = parse_expression('RegExp("ce1.a.org/q", other.GlueCEUniqueID)')
+    demand = JobDemand(asked=RequirementClass(vo="cms", cpu_time=60), requirements=asked)
+    assert explain(queue_set.all_queues(config, "cms"), "cms", demand).eligible_queues == 1
