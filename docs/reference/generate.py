@@ -211,7 +211,9 @@ def write_settings() -> str:
     return f"""# Settings
 
 Of `up`, `serve`, `worker`, `agent` and commands: an option (`--log-level`), else a variable
-(`PILOTAGE_LOG_LEVEL`), else a line of `pilotage.yaml` in the home directory (`log_level: info`).
+(`PILOTAGE_LOG_LEVEL`), else a line of `pilotage.yaml` in the home directory (`log_level: info`). While
+`pilotage up` runs, other commands of its home directory take over its database, Redis and certificate, unless
+an option or a variable states another.
 Settings with structure are YAML or JSON in a variable. `pilotage COMMAND --help` lists the options of a
 process.
 

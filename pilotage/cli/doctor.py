@@ -5,10 +5,9 @@ Without them, an expired certificate is noticed when clients fail, and a wrong i
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from datetime import datetime, timedelta
-from enum import StrEnum
 from importlib import metadata, util
 from pathlib import Path
 
@@ -16,14 +15,11 @@ import typer
 from cryptography import x509
 from sqlalchemy import Connection, Engine, text
 
-from agents import leader, scope_counters
-from cs_config.editing import reverts
 from cs_config.errors import ConfigError
 from cs_config.versions import store
-from matcher.limits import compiled_rules
 from pilotage import entry_points, extensions
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import output, wiring
+from pilotage.cli import home_lock, output, wiring
 from pilotage.cli.errors import REFUSED, explain_missing, one_line
 from pilotage.cli.processes import tls
 from pilotage.cli.settings import InvalidSettings, Settings, command_with
@@ -31,42 +27,21 @@ from pilotage.client.connection import CLIENT_ENV
 from pilotage.client.home import SETTINGS_FILE
 from pilotage.entry_points import BrokenPlugin
 from pilotage.extensions import Plugin
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import LEEWAY
+from pilotage.service.problems import checks, core
+from pilotage.service.problems.finding import CheckScope, Finding, Health
 from pilotage.service.services import utc_now
-from requirements import canonical
 from requirements.errors import PilotageError, format_count
-from requirements.record import Record
-from requirements.values import MAX_TEXT, find_excess
 from taskqueue.blob_stores.directory import check_space
 from taskqueue.blob_stores.place import S3Place
 from taskqueue.blob_stores.store import probe
-from taskqueue.db import agent_leases, clock, database, postgresql, redis_servers
+from taskqueue.db import clock, database, postgresql, redis_servers
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
-from taskqueue.pilots import nodes
-from taskqueue.pools import pools
-from taskqueue.sites import processes, rule_counters
-
-
-class Health(StrEnum):
-    """Severity of a finding."""
-
-    GOOD = "good"
-    WARNING = "warning"  #: works, but not as it should
-    BAD = "bad"  #: does not work, or is dangerous
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
-
-    subject: str
-    health: Health
-    message: str
-
 
 #: The oldest supported PostgreSQL.
 _POSTGRESQL = 130000
@@ -98,12 +73,8 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             if not (state.is_current or state.is_newer):
                 return
             yield _history(engine, settings)
-            yield _configuration(engine)
-            yield _agents(engine, now)
-            yield from _reverts(engine)
-            yield _counters(engine)
-            yield from _pools(engine)
-            yield from _site_processes(engine, now)
+            with database.reading(engine) as conn:
+                yield from checks.find(conn, _scope_of(conn, now), with_seldom=True)
     except PilotageError as error:
         yield Finding(subject, Health.BAD, one_line(str(error)))
 
@@ -192,124 +163,16 @@ def _history(engine: Engine, settings: Settings) -> Finding:
     return Finding("history", Health.GOOD, message)
 
 
-def _configuration(engine: Engine) -> Finding:
-    with database.reading(engine) as conn:
-        version = store.current_version(conn)
-        if version == 0:
-            message = "none yet: `pilotage up --resources FILE` or `pilotage config apply FILE`"
-            return Finding("configuration", Health.WARNING, message)
-        try:
-            config = store.load_version(conn, version)
-        except ConfigError as error:
-            message = f"version {version} cannot be read: {one_line(str(error))}"
-            return Finding("configuration", Health.BAD, message)
-    message = f"version {version}, {format_count(len(config.addresses), 'queue')}"
-    if not config.warnings:
-        return Finding("configuration", Health.GOOD, message)
-    number = format_count(len(config.warnings), "probable mistake")
-    shown = f"{message}, {number}, such as {one_line(str(config.warnings[0]))}"
-    return Finding("configuration", Health.WARNING, f"{shown}; `pilotage config check` lists those of a file")
-
-
-def _reverts(engine: Engine) -> Iterator[Finding]:
-    """Check that temporary changes of the configuration end."""
-    with database.reading(engine) as conn:
-        found = reverts.list_reverts(conn)
-    for each in found:
-        if each.problem:
-            message = f"{each.path} of version {each.version} cannot be restored: {one_line(each.problem)}"
-            yield Finding("temporary changes", Health.WARNING, message)
-    if found and not any(each.problem for each in found):
-        message = f"values that will be restored: {len(found)}; `pilotage config temporary` lists them"
-        yield Finding("temporary changes", Health.GOOD, message)
-
-
-def _counters(engine: Engine) -> Finding:
-    """Compare the counters of limits with what runs."""
-    with database.reading(engine) as conn:
-        found = rule_counters.list_differences(conn, compiled_rules.counts)
-        mended = rule_counters.count_mended(conn)
-    if found:
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
-        return Finding("counters", Health.BAD, message)
-    if mended:
-        counters = format_count(mended, "counter was", "counters were")
-        return Finding("counters", Health.WARNING, f"limits count what runs; {counters} mended so far")
-    return Finding("counters", Health.GOOD, "limits count what runs")
-
-
-def _pools(engine: Engine) -> Iterator[Finding]:
-    """Look for required values that were stored before they had bounds: no queue fulfils them."""
-    with database.reading(engine) as conn:
-        stored = pools.list_long_requirements(conn, characters=MAX_TEXT)
-    problems = [
-        f"of pool {pool_id[:12]}, {name} {excess}: its jobs are eligible nowhere"
-        for pool_id, original in stored
-        if isinstance(required := canonical.from_json(original), Record)
-        for name, value in required.values
-        if (excess := find_excess(value))
-    ]
-    yield from _warn_first("requirements", problems, "further values that are too long")
-
-
-#: Problems of the same kind that are shown.
-_MOST_PROBLEMS = 20
-
-
-def _site_processes(engine: Engine, now: datetime) -> Iterator[Finding]:
-    """Check that directors and gateways report, no problems among it, and have slots for the jobs."""
-    subject = "directors and gateways"
-    with database.reading(engine) as conn:
-        found = processes.list_processes(conn)
-        now = clock.read_time(conn, now)
-        excluded = nodes.list_excluded(conn, now=now)
-    late = [each for each in found if each.is_overdue(now)]
-    for each in late:
-        hours = (now - each.seen_at).total_seconds() / 3600
-        message = f"the {each.kind} {each.name} ({each.holder}) last reported for {each.vo} {hours:.1f} h ago"
-        yield Finding(subject, Health.WARNING, message)
-    for each in found:
-        for slot in each.too_small if each not in late else ():
-            message = (
-                f"{format_count(slot.jobs, f'job of {each.vo} fits', f'jobs of {each.vo} fit')} "
-                f"{slot.queue}, but not the slots of the director "
-                f"{each.name}: {slot.slot}"
-            )
-            yield Finding(subject, Health.WARNING, message)
-    reports = [each for each in found if each not in late]
-    problems = dict.fromkeys(
-        f"the {each.kind} {each.name} reports: {problem}" for each in reports for problem in each.problems
-    )
-    yield from _warn_first(subject, list(problems), "further problems: see `pilotage site processes`")
-    yield from _warn_first(
-        subject,
-        [
-            f"the director {each.name} sends no pilots of {each.vo} to {state.queue} until "
-            f"{state.paused_until:%H:%M} UTC: most of the last ones failed, or got no job: {state.reason}"
-            for each in reports
-            for state in each.list_paused(now)
-        ],
-        "further queues are paused: see `pilotage site processes`",
-    )
-    yield from _warn_first(
-        subject,
-        [
-            f"the node {each.node} of {each.site} takes no jobs of {each.vo} until {each.until:%H:%M} UTC: "
-            f"{each.reason} (`pilotage site nodes {each.site}`)"
-            for each in excluded
-        ],
-        "further nodes are excluded: see `pilotage site nodes`",
-    )
-    if found and not late:
-        yield Finding(subject, Health.GOOD, f"{len({(each.kind, each.name) for each in found})} at work")
-
-
-def _warn_first(subject: str, messages: Sequence[str], further: str) -> Iterator[Finding]:
-    for message in messages[:_MOST_PROBLEMS]:
-        yield Finding(subject, Health.WARNING, one_line(message))
-    if (more := len(messages) - _MOST_PROBLEMS) > 0:
-        yield Finding(subject, Health.WARNING, f"{more} {further}")
+def _scope_of(conn: Connection, now: datetime) -> CheckScope:
+    """What the checks of the service look at, without one; Redis and archives are checked from here."""
+    config, fault = store.NOTHING, None
+    try:
+        config = store.load_version(conn) if store.current_version(conn) else store.NOTHING
+    except ConfigError as error:
+        fault = f"the newest version cannot be read: {error}"
+    operator = Caller(role=Role.OPERATOR, subject="doctor")
+    now = clock.read_time(conn, now)
+    return CheckScope(caller=operator, config=config, now=now, configuration_fault=fault)
 
 
 def _clock(engine: Engine) -> Finding:
@@ -321,24 +184,6 @@ def _clock(engine: Engine) -> Finding:
         return Finding("clock", Health.BAD, f"{problem}; until then this host hands out no jobs")
     seconds = abs(offset.total_seconds())
     return Finding("clock", Health.GOOD, f"differs from the database's by {seconds:.1f} s")
-
-
-def _agents(engine: Engine, now: datetime) -> Finding:
-    """Check that every agent runs (one added by a release is easily forgotten), and for all VOs."""
-    with database.reading(engine) as conn:
-        latest = agent_leases.list_last_cycles(conn)
-        broken = agent_leases.list_broken(conn)
-        now = clock.read_time(conn, now)
-    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
-    if missing := leader.list_overdue(latest, expected, now=now):
-        message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
-        return Finding("agents", Health.WARNING, message)
-    if failed := [f"{name} for {', '.join(vos)}" for name, vos in broken.items() if vos]:
-        return Finding("agents", Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
-    known = extensions.list_intervals(leader.INTERVALS, with_optional=True)
-    silent = leader.list_overdue(latest, known, now=now)
-    at_work = [name for name in known if name not in silent]
-    return Finding("agents", Health.GOOD, f"at work: {', '.join(at_work)}")
 
 
 _SUBJECT = "certificate"
@@ -427,6 +272,9 @@ _PATIENCE = 3
 
 def check_installation(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Run all checks."""
+    if running := home_lock.read_running(settings.home):
+        names = ", ".join(running)
+        yield Finding("settings", Health.GOOD, f"as `pilotage up` runs here, unless given: {names}")
     yield from check_packages()
     yield from check_plugins()
     yield from check_files(settings)
@@ -564,23 +412,11 @@ def check_redis(settings: Settings) -> Iterator[Finding]:
             state = rq.read_state(client)
     except ValueError as error:
         state = OptimizerQueueState(problem=str(error))
-    if state.problem is not None:
-        message = f"does not answer; jobs wait for the sweep: {one_line(state.problem)}"
-        yield Finding("redis", Health.BAD, message)
-        return
-    yield Finding("redis", Health.GOOD, "answers")
-    yield _check_workers(state)
+    yield from core.describe_optimizers(state)
 
 
-def _check_workers(state: OptimizerQueueState) -> Finding:
-    """Check that workers listen and that no batch failed."""
-    waiting = format_count(state.waiting, "batch of jobs waits", "batches of jobs wait")
-    numbers = f"{waiting}, {state.failed} failed in the last hour"
-    if not state.is_heard:
-        message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
-        return Finding("workers", Health.WARNING, message)
-    health = Health.WARNING if state.failed else Health.GOOD
-    return Finding("workers", health, f"{state.workers} listen; {numbers}")
+def _describe(found: Finding) -> str:
+    return f"{found.message}: {found.remedy}" if found.remedy else found.message
 
 
 @command_with("database_url", "redis_url")
@@ -588,7 +424,7 @@ def doctor(chosen: Settings, *, as_json: bool) -> None:
     """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
     found = list(check_installation(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
-    rows = ((each.subject, each.health, each.message) for each in found)
+    rows = ((each.subject, each.health, one_line(_describe(each))) for each in found)
     output.emit(data, as_json=as_json, render=lambda: output.table(("Check", "", "Result"), rows))
     if any(each.health is Health.BAD for each in found):
         raise typer.Exit(REFUSED)

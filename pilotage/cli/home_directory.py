@@ -1,16 +1,11 @@
-"""The home directory of an installation, its lock against a second `up`, and what it writes for clients."""
+"""The home directory of an installation, and what it writes for clients."""
 
-import fcntl
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from pilotage.client.connection import CLIENT_ENV, client_variables
 from pilotage.client.errors import CommandRefused
 from pilotage.fabric.pilot import job_files
-
-_LOCK = "up.lock"
 
 
 def make_home(home: Path) -> None:
@@ -29,17 +24,6 @@ def require_installation(home: Path, key: Path) -> None:
         f"{home}: no installation was made here (no {key.name}); `pilotage up`, `serve` and `db upgrade` "
         "make one, --home or PILOTAGE_HOME names another"
     )
-
-
-@contextmanager
-def lock_home(home: Path) -> Iterator[None]:
-    """Hold the lock of `pilotage up` in this home directory; the kernel releases it with the process."""
-    with (home / _LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CommandRefused(f"`pilotage up` runs already in {home}") from None
-        yield
 
 
 def write_client_env(

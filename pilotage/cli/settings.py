@@ -1,4 +1,4 @@
-"""Settings: flags, else PILOTAGE_* variables, else pilotage.yaml in the home directory."""
+"""Settings: flags, else variables, else those of a running `up`, else the file in the home directory."""
 
 import inspect
 import os
@@ -28,7 +28,7 @@ from typer.models import OptionInfo
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader
 from pilotage import extensions
-from pilotage.cli import options
+from pilotage.cli import home_lock, options
 from pilotage.cli.options import CommandFunction
 from pilotage.client.home import PREFIX, SETTINGS_FILE, default_home
 from requirements.errors import InvalidInput, Problem, did_you_mean
@@ -403,6 +403,7 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
     layers: dict[str, Mapping[str, object]] = {
         "default {name}": _defaults(home),
         f"{file}: {{name}}": {str(name): value for name, value in content.items() if value is not None},
+        "`pilotage up`: {name}": home_lock.read_running(home),
         PREFIX + "{upper}": _variables(environment, model),
         "--{dashed}": given,
         "--home": {"home": home},
@@ -413,6 +414,15 @@ def load(flags: Mapping[str, object] = {}, environment: Mapping[str, str] = os.e
         return model.model_validate(merged)
     except ValidationError as error:
         raise InvalidSettings([_problem(each, origin) for each in list_faults(error.errors())]) from None
+
+
+#: Settings of `pilotage up` that other commands of its home directory take over while it runs.
+_SHARED = ("database_url", "database_direct_url", "redis_url", "tls_certificate", "tls_key")
+
+
+def share_with_commands(chosen: Settings) -> dict[str, str]:
+    """The settings of this process for other commands of its home directory."""
+    return {name: str(value) for name in _SHARED if (value := getattr(chosen, name)) is not None}
 
 
 def _defaults(home: Path) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -42,6 +42,7 @@ class StateMetrics(Collector):
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
     excluded_nodes: Sequence[NodeExclusion] = ()
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
+    problems: Mapping[tuple[str, ...], int] = field(default_factory=dict)  #: by subject and health
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Collect all metric families."""
@@ -100,6 +101,12 @@ class StateMetrics(Collector):
             "Requests for work by whether pools and policies of their place were cached.",
             ("result",),
             {(result,): requests for result, requests in self.place_lookups.items()},
+        )
+        yield _build_gauge(
+            "pilotage_problems",
+            "Problems by subject, as the overview and `pilotage doctor` list them.",
+            ("subject", "health"),
+            self.problems,
         )
         yield from self._collect_processes()
         yield from self._collect_pilots()

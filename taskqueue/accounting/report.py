@@ -68,7 +68,7 @@ _RowKey = tuple[datetime | None, tuple[str, ...]]
 
 def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRow] | None:
     """Rows of a query, ordered by time and values; None: more than `most`."""
-    used = _sum_usage(conn, query, most)
+    used = sum_usage(conn, query, most)
     waited = _sum_waits(conn, query, most)
     if used is None or waited is None or len(keys := used.keys() | waited.keys()) > most:
         return None
@@ -80,7 +80,8 @@ def read_rows(conn: Connection, query: UsageQuery, *, most: int) -> list[UsageRo
     return sorted(rows, key=lambda row: (row.at or query.since, row.values))
 
 
-def _sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
+def sum_usage(conn: Connection, query: UsageQuery, most: int) -> dict[_RowKey, Usage] | None:
+    """The usage of a query, by time and values; None: more than `most` rows."""
     sums = [func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES]
     found = conn.execute(_group(conn, accounted_use, query, sums).limit(most + 1)).mappings()
     # Without GROUP BY and without rows, SUM returns one row of nulls.

@@ -13,7 +13,7 @@ from rich.panel import Panel
 
 from cs_config import gc_tuning
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import home_directory, output, process_setup, settings, wiring
+from pilotage.cli import home_directory, home_lock, output, process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, harmless
 from pilotage.cli.processes import agent, local_pilots, serve, tls, worker
 from pilotage.cli.processes.agent import AgentContext
@@ -91,7 +91,7 @@ def up(chosen: Settings, *, as_json: bool) -> None:
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     home_directory.make_home(chosen.home)
-    with home_directory.lock_home(chosen.home):
+    with home_lock.lock_home(chosen.home, settings.share_with_commands(chosen)):
         _run(chosen, as_json=as_json)
 
 

@@ -18,8 +18,9 @@ from pilotage.service.auth.callers import Role
 from pilotage.service.pages import accounting
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
 from pilotage.service.pages.templating import Chart, ChartLine
+from pilotage.service.problems import checks, readiness
+from pilotage.service.problems.finding import Finding
 from pilotage.service.queries import overview as overviews
-from pilotage.service.routes import health
 from requirements.states import JobStatus
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import agent_leases, database
@@ -47,7 +48,7 @@ _MOVES = {
     JobStatus.KILLED: "killed",
 }
 _UNIT = "number of jobs; times are UTC"
-#: Sites listed by name.
+#: Problems of one subject that are listed.
 _LISTED = 8
 
 
@@ -99,7 +100,6 @@ class AgentState:
 def show_services(page: PageOf) -> HTMLResponse:
     """Show whether the service, the database and the agents work."""
     now = page.parts.clock()
-    checks = health.run_checks(page.parts)
     with database.reading(page.parts.engine) as conn:
         latest, broken = agent_leases.list_last_cycles(conn), agent_leases.list_broken(conn)
         schema = database.schema_state(page.parts.engine)
@@ -119,7 +119,7 @@ def show_services(page: PageOf) -> HTMLResponse:
     config = page.parts.live.current
     return page.render(
         "overview/services_live.html" if page.is_fragment else "overview/services.html",
-        checks=checks,
+        checks=readiness.run_checks(page.parts),
         agents=agents,
         schema=schema,
         config=config,
@@ -146,14 +146,26 @@ def _course(page: PageContext, hours: int, vo: str) -> dict[str, Any]:
         charts = _charts(found)
     else:
         charts = accounting.draw_ended_jobs(page, hours)
+    scope = readiness.scope_of(page.parts, caller)
+    with database.reading(page.parts.engine) as conn:
+        problems = checks.find_problems(conn, scope)
     if not vo and not (depths := accounting.draw_depths(page, hours)).is_empty:
         charts.append(depths)
     return {
         "charts": charts,
-        "troubles": overviews.troubles(page.parts, caller, now=now),
-        "most_stuck": overviews.MOST_STUCK,
-        "named": _LISTED,
+        "problems": _group_problems(problems),
+        "has_problem": any(each.health.is_problem for each in problems),
+        "optimizers": scope.optimizers,
+        "most_listed": _LISTED,
     }
+
+
+def _group_problems(found: Sequence[Finding]) -> Mapping[str, Sequence[Finding]]:
+    """Problems by subject, the subject of the worst one first."""
+    by_subject: dict[str, list[Finding]] = {}
+    for each in found:
+        by_subject.setdefault(each.subject, []).append(each)
+    return by_subject
 
 
 def _charts(found: StatusSeries) -> list[Chart]:

@@ -7,12 +7,10 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
-from agents import leader
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
 from matcher.explain import job_conditions, queue_report, work_budget
 from matcher.explain.queue_report import RunnableJobs
-from pilotage import extensions
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.jobs import JobFilter
@@ -26,18 +24,15 @@ from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.accounting.depths import DepthSeries
 from taskqueue.accounting.time_series import StatusSeries
-from taskqueue.db import agent_leases, database
-from taskqueue.jobs import search, unmatchable
-from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.db import database
+from taskqueue.jobs import search
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
-from taskqueue.sites import closures, occupancy, scopes
+from taskqueue.sites import occupancy
 from taskqueue.sites.occupancy import QueueOccupancy
 
 #: Minutes over which matches are averaged, without the current minute.
 _RECENT = 5
-#: Counting of jobs in pools without a queue stops here.
-MOST_STUCK = 10_000
 #: Steps of a chart of depths: each reads one sample.
 DEPTH_STEPS = 48
 #: Seconds for which a count of waiting jobs is cached: its cost grows with the number of classes.
@@ -86,29 +81,6 @@ class OverviewCounts:
     def living(self) -> Counter[JobStatus]:
         """Jobs of all VOs that have not ended."""
         return sum((Counter(of_vo) for of_vo in self.by_vo.values()), Counter[JobStatus]())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverviewTroubles:
-    """Problems that concern the caller."""
-
-    stuck_pools: int  #: pools with waiting jobs, without an eligible queue
-    stuck_jobs: int  #: waiting jobs in these pools, counted up to `MOST_STUCK`
-    banned: Sequence[SiteAnswer]
-    down: Sequence[SiteAnswer]  #: in a downtime, or a CE of it is
-    throttled: Sequence[SiteAnswer]  #: closed by a throttle of the site, a CE or queue
-    stale: Sequence[SiteAnswer]  #: with an outdated advertisement
-    silent: Sequence[str]  #: overdue agents; for operators, who can restart them
-    configuration: str | None  #: fault of the latest version; for operators
-    is_unconfigured: bool  #: there is no queue, so that nothing can run; for operators
-    optimizers: OptimizerQueueState | None  #: for operators, where there is Redis
-
-    @property
-    def are_none(self) -> bool:
-        """Whether there are no problems; a full site is not a problem."""
-        unheard = self.optimizers is not None and not self.optimizers.is_heard
-        seen = (self.stuck_jobs, self.banned, self.down, self.stale, self.silent, self.configuration)
-        return not (any(seen) or self.is_unconfigured or unheard)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,33 +181,6 @@ def read_depths(
     since, step = now - timedelta(hours=hours), max(depths.INTERVAL, timedelta(hours=hours) / DEPTH_STEPS)
     with database.reading(parts.engine) as conn:
         return depths.read_depths(conn, site=site, sites=sites, vos=vos, since=since, until=now, step=step)
-
-
-def troubles(parts: Services, caller: Caller, *, now: datetime) -> OverviewTroubles:
-    """Problems at the caller's sites and in its VOs."""
-    config = parts.live.current
-    sites = visibility.concerned_sites(caller, config)
-    with database.reading(parts.engine) as conn:
-        stuck = unmatchable.list_stuck_pools(conn, caller.visible_vos)
-        jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
-        closed = {scopes.parse_site(each.place) for each in closures.read_closures(conn, sites, now=now)}
-        latest = agent_leases.list_last_cycles(conn) if caller.is_operator else None
-    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
-    # Only sites with a throttle, a ban or a downtime: others have no problems.
-    limited = {scopes.parse_site(scope) for scope in config.throttles} & sites
-    states = queries_sites.summarize_sites(parts, caller, sorted(limited | closed))
-    return OverviewTroubles(
-        stuck_pools=len(stuck),
-        stuck_jobs=jobs,
-        banned=[each for each in states if each.ban],
-        down=[each for each in states if any(one.is_closing for one in each.downtimes)],
-        throttled=[each for each in states if any(not one.open for one in each.throttles)],
-        stale=[each for each in states if any(one.stale for one in each.throttles)],
-        silent=leader.list_overdue(latest, expected, now=now) if latest is not None else (),
-        configuration=parts.live.problem if caller.is_operator else None,
-        is_unconfigured=caller.is_operator and not config.addresses,
-        optimizers=parts.optimizer_queue() if caller.is_operator else None,
-    )
 
 
 def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[SiteGlance]:

@@ -15,8 +15,10 @@ from agents import leader
 from pilotage import extensions
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
-from pilotage.service.auth.callers import Role
+from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.metrics import BY, StateMetrics
+from pilotage.service.problems import checks as problem_checks
+from pilotage.service.problems import readiness
 from pilotage.service.routing import ApiRoute, PartsOf
 from pilotage.service.services import Services
 from requirements.values import fold
@@ -38,8 +40,6 @@ async def alive() -> dict[str, str]:
 
 #: Seconds for which the outcome of the checks is used again.
 _REMEMBERED = 1.0
-#: Seconds without a confirmed commit after which a process is not ready: reading goes on while commits hang.
-_CONFIRMED_WITHIN = 12.0
 
 
 class Readiness:
@@ -75,42 +75,18 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 @router.get("/readyz", responses=_NOT_READY)
 async def ready(request: Request) -> JSONResponse:
     """Check that the database stores, jobs can be matched and the clock of this host is right; else 503."""
-    readiness: Readiness = request.app.state.readiness
-    return await readiness.check()
-
-
-def run_checks(parts: Services) -> dict[str, str]:
-    """Conditions for this process to be ready, each `ok` or the problem."""
-    return {
-        "database": _database(parts),
-        "history": database.LOST if database.is_lost(parts.engine) else "ok",
-        "claimer": "ok" if parts.claimer.alive else "has ended",
-        "index": "ok" if parts.matcher.is_loaded else "is being loaded",
-        "clock": parts.clock_problem() or "ok",
-        # The fault itself is shown to operators only: this route needs no token.
-        "configuration": "the newest version cannot be read" if parts.live.problem else "ok",
-    }
+    checks: Readiness = request.app.state.readiness
+    return await checks.check()
 
 
 def _check(parts: Services) -> JSONResponse:
-    return _answer(run_checks(parts))
+    return _answer(readiness.run_checks(parts))
 
 
 def _answer(checks: Mapping[str, str]) -> JSONResponse:
     is_ready = all(result == "ok" for result in checks.values())
     body = {"status": "ok" if is_ready else "not ready", "checks": checks}
     return JSONResponse(body, 200 if is_ready else 503, headers={} if is_ready else {"Retry-After": "5"})
-
-
-def _database(parts: Services) -> str:
-    if (fault := parts.storage.fault) is not None:
-        return f"can store nothing: {fault}"
-    if (seconds := parts.commit_age()) > _CONFIRMED_WITHIN:
-        return f"has confirmed no commit for {seconds:.0f} s"
-    try:
-        return "ok" if database.schema_state(parts.engine).current else "has no schema"
-    except database.UNAVAILABLE:
-        return "does not answer"
 
 
 #: Older pilots do not show the current quality of their queues.
@@ -126,6 +102,7 @@ metrics_router = APIRouter(tags=["health"], route_class=ApiRoute)
 def metrics(parts: PartsOf) -> Response:
     """Metrics in Prometheus' text format; for a token of the role `monitor`."""
     places = frozenset(map(fold, visibility.list_scopes(parts.live.current)))
+    scope = readiness.scope_of(parts, Caller(role=Role.OPERATOR, subject="metrics"))
     with database.reading(parts.engine) as conn:
         cycles = agent_leases.list_last_cycles(conn)
         expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
@@ -150,7 +127,8 @@ def metrics(parts: PartsOf) -> Response:
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             runnable=depths.read_largest(conn, since=parts.clock() - 2 * depths.INTERVAL, most=_MOST_DEPTHS),
             pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
-            optimizer_queue=parts.optimizer_queue(),
+            optimizer_queue=scope.optimizers,
+            problems=problem_checks.count_problems(conn, scope),
         )
     return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
 

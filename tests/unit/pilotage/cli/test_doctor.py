@@ -6,7 +6,7 @@ import pytest
 
 from examples.servers.redis_server import RedisServer
 from optimizers.workers.rq import RQNotifier
-from pilotage.cli import doctor, settings
+from pilotage.cli import doctor, home_lock, settings
 from pilotage.cli import doctor as checks_installation
 from pilotage.cli.doctor import Health
 from pilotage.cli.settings import Settings
@@ -113,3 +113,11 @@ def test_a_redis_that_no_worker_listens_to_is_a_warning(tmp_path: Path, redis_se
 def test_no_redis_is_fine(tmp_path: Path) -> None:
     (finding,) = checks_installation.check_redis(installation(tmp_path))
     assert finding.health is Health.GOOD
+
+
+def test_the_redis_of_the_running_service_is_checked(tmp_path: Path) -> None:
+    with home_lock.lock_home(tmp_path, {"redis_url": "redis://127.0.0.1:1"}):
+        found = list(doctor.check_installation(installation(tmp_path), NOW))
+    assert [each.health for each in found if each.subject == "redis"] == [Health.BAD]
+    [which] = [each.message for each in found if each.subject == "settings"]
+    assert which == "as `pilotage up` runs here, unless given: redis_url"

@@ -15,7 +15,7 @@ from tests.support.service import Service
             OptimizerQueueState(workers=2, waiting=7, outcomes={("Requirements", "Done"): 12}),
             "Batches waiting",
         ),
-        (OptimizerQueueState(waiting=7), "No worker prepares jobs"),
+        (OptimizerQueueState(waiting=7), "no worker listens"),
         (OptimizerQueueState(problem="connection refused"), "connection refused"),
     ],
 )

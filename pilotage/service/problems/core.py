@@ -1,0 +1,158 @@
+"""Checks of what every installation has: its processes, configuration, agents, optimizers and counters."""
+
+from collections.abc import Iterator
+
+from sqlalchemy import Connection
+
+from agents import leader, scope_counters
+from cs_config.editing import reverts
+from matcher.limits import compiled_rules
+from pilotage import extensions
+from pilotage.service.auth.callers import Role
+from pilotage.service.problems import finding
+from pilotage.service.problems.finding import CheckScope, Finding, Health
+from requirements import canonical
+from requirements.errors import format_count
+from requirements.record import Record
+from requirements.values import MAX_TEXT, find_excess
+from taskqueue.db import agent_leases
+from taskqueue.jobs import unmatchable
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.pools import pools
+from taskqueue.sites import rule_counters
+
+#: Counting of jobs in pools without a queue stops here.
+MOST_STUCK = 10_000
+
+
+def check_readiness(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that the process which answers is ready to serve; `/readyz` has the same answers."""
+    for name, state in scope.readiness.items():
+        if state != "ok" and name != "configuration":  # it has a check of its own, with the reason
+            yield Finding("service", Health.BAD, f"{name}: {state}")
+
+
+def check_storage(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that archives can be stored."""
+    if fault := scope.find_storage_fault():
+        yield Finding("blobs", Health.BAD, fault)
+
+
+def check_configuration(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that the newest version is in use, has queues, and no probable mistakes."""
+    subject, config = "configuration", scope.config
+    if scope.configuration_fault is not None:
+        yield Finding(subject, Health.BAD, scope.configuration_fault)
+        return
+    if not config.addresses:
+        message = f"version {config.version} has no queue" if config.version else "none yet"
+        how = "`pilotage up --resources FILE` or `pilotage config apply FILE`"
+        yield Finding(subject, Health.WARNING, f"{message}, so that nothing can run: {how}")
+        return
+    message = f"version {config.version}, {format_count(len(config.addresses), 'queue')}"
+    if not config.warnings:
+        yield Finding(subject, Health.GOOD, message)
+        return
+    number = format_count(len(config.warnings), "probable mistake")
+    message = f"{message}, {number}, such as {config.warnings[0]}"
+    yield Finding(subject, Health.WARNING, message, "`pilotage config check` lists those of a file")
+
+
+def check_reverts(conn: Connection, _: CheckScope) -> Iterator[Finding]:
+    """Check that temporary changes of the configuration end."""
+    subject, found = "temporary changes", reverts.list_reverts(conn)
+    for each in found:
+        if each.problem:
+            message = f"{each.path} of version {each.version} cannot be restored: {each.problem}"
+            yield Finding(subject, Health.WARNING, message)
+    if found and not any(each.problem for each in found):
+        message = f"values that will be restored: {len(found)}; `pilotage config temporary` lists them"
+        yield Finding(subject, Health.GOOD, message)
+
+
+def check_agents(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that every agent runs (one added by a release is easily forgotten), and for all VOs."""
+    subject, latest = "agents", agent_leases.list_last_cycles(conn)
+    expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
+    if missing := leader.list_overdue(latest, expected, now=scope.now):
+        message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
+        yield Finding(subject, Health.WARNING, message)
+        return
+    if failed := [
+        f"{name} for {', '.join(vos)}" for name, vos in agent_leases.list_broken(conn).items() if vos
+    ]:
+        yield Finding(subject, Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
+        return
+    known = extensions.list_intervals(leader.INTERVALS, with_optional=True)
+    silent = leader.list_overdue(latest, known, now=scope.now)
+    yield Finding(subject, Health.GOOD, f"at work: {', '.join(name for name in known if name not in silent)}")
+
+
+def check_optimizers(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that Redis answers, that workers listen, and that no batch failed."""
+    if scope.optimizers is not None:
+        yield from describe_optimizers(scope.optimizers)
+
+
+def describe_optimizers(state: OptimizerQueueState) -> Iterator[Finding]:
+    """Findings about the queue of the optimizers."""
+    if state.problem is not None:
+        yield Finding("redis", Health.BAD, f"does not answer; jobs wait for the sweep: {state.problem}")
+        return
+    yield Finding("redis", Health.GOOD, "answers")
+    waiting = format_count(state.waiting, "batch of jobs waits", "batches of jobs wait")
+    numbers = f"{waiting}, {state.failed} failed in the last hour"
+    if not state.is_heard:
+        message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
+        yield Finding("workers", Health.WARNING, message)
+        return
+    health = Health.WARNING if state.failed else Health.GOOD
+    yield Finding("workers", health, f"{state.workers} listen; {numbers}")
+
+
+def check_counters(conn: Connection, _: CheckScope) -> Iterator[Finding]:
+    """Compare the counters of limits with what runs."""
+    if found := rule_counters.list_differences(conn, compiled_rules.counts):
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
+        yield Finding("counters", Health.BAD, message)
+    elif mended := rule_counters.count_mended(conn):
+        counters = format_count(mended, "counter was", "counters were")
+        yield Finding("counters", Health.WARNING, f"limits count what runs; {counters} mended so far")
+    else:
+        yield Finding("counters", Health.GOOD, "limits count what runs")
+
+
+def check_requirements(conn: Connection, _: CheckScope) -> Iterator[Finding]:
+    """Look for required values that were stored before they had bounds: no queue fulfils them."""
+    stored = pools.list_long_requirements(conn, characters=MAX_TEXT)
+    messages = [
+        f"of pool {pool_id[:12]}, {name} {excess}: its jobs are eligible nowhere"
+        for pool_id, original in stored
+        if isinstance(required := canonical.from_json(original), Record)
+        for name, value in required.values
+        if (excess := find_excess(value))
+    ]
+    yield from finding.list_first(
+        "requirements", Health.WARNING, messages, "further values that are too long"
+    )
+
+
+def check_eligible_queues(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Look for pools with waiting jobs for which no queue is eligible."""
+    stuck = unmatchable.list_stuck_pools(conn, scope.caller.visible_vos)
+    jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
+    if not jobs:
+        return
+    number = f"{MOST_STUCK:,} or more jobs" if jobs == MOST_STUCK else format_count(jobs, "job")
+    where = f"{format_count(len(stuck), 'SubmitPool')} without an eligible queue"
+    yield Finding(
+        "eligible queues",
+        Health.WARNING,
+        f"{number} {'waits' if jobs == 1 else 'wait'} in {where}",
+        "`pilotage job explain ID` shows what would help",
+        # A user's list has the own jobs only, this number those of the VO.
+        "/jobs?status=Waiting&minor_status=No+eligible+queue"
+        if scope.caller.is_operator or scope.caller.within({Role.VO_ADMIN})
+        else "",
+    )

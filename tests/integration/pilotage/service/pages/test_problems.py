@@ -1,0 +1,279 @@
+"""The overview names what is broken: each thing is broken on purpose, and is not named before."""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from agents import leader
+from pilotage import extensions
+from pilotage.cli import doctor, settings
+from pilotage.service.problems.checks import CHECKS
+from pilotage.service.problems.finding import Health
+from pilotage.service.services import utc_now
+from requirements.states import JobStatus
+from taskqueue.accounting import depths, sums
+from taskqueue.accounting.depths import QueueDepth
+from taskqueue.accounting.usage import Usage
+from taskqueue.blob_stores.store import BlobStore
+from taskqueue.db import agent_leases, database
+from taskqueue.errors import StorageFull
+from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.sites import closures, processes
+from taskqueue.sites.closures import Ban, Downtime, Severity
+from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
+from tests.support.service import CONFIG, Service, running_on_sqlite
+
+REPOSITORY = Path(__file__).parents[5]
+A, B = "LCG.A.org", "LCG.B.org"
+#: A throttle that nobody advertises for, and a limit that one job fills.
+LIMITED = CONFIG.replace(
+    f"    {A}:\n",
+    f"    {A}:\n      Throttle: {{Policy: level0, MaxSubmittingJobs: 2}}\n"
+    f"      RunningLimit: {{JobType: {{User: 0}}}}\n",
+    1,
+)
+
+
+@pytest.fixture
+def calm(sqlite_template: Path, tmp_path: Path) -> Iterator[Service]:
+    """An installation with nothing wrong: its agents work, and jobs end well."""
+    (tmp_path / "service").mkdir()
+    with running_on_sqlite(sqlite_template, tmp_path / "service") as service:
+        with database.writing(service.engine) as conn:
+            for name in extensions.list_intervals(leader.INTERVALS, with_optional=False):
+                fence = agent_leases.acquire(
+                    conn, name=name, holder="us", now=utc_now(), ttl=timedelta(minutes=5)
+                )
+                assert fence is not None
+                agent_leases.finish_cycle(conn, name=name, fence=fence, now=utc_now())
+        _end(service, f"{A}/ce1/long", JobStatus.DONE, jobs=100, seconds=3600)
+        _end(service, f"{B}/ce2/all", JobStatus.DONE, jobs=100, seconds=3600)
+        yield service
+
+
+def _end(service: Service, queue: str, status: JobStatus, *, jobs: int, seconds: float) -> None:
+    """Jobs that ended at a queue in this hour, as the agent counts them."""
+    key = (sums.truncate_to_hour(utc_now()), "cms", *queue.split("/"), "ada", "cms_user", status.value)
+    use = Usage(jobs=jobs, attempts=jobs, wall_seconds=jobs * seconds)
+    with database.writing(service.engine) as conn:
+        sums.USE.add(conn, {key: asdict(use)})
+
+
+def _report(service: Service, name: str, **values: object) -> None:
+    now = utc_now()
+    process = SiteProcess(name=name, **{"vo": "cms", "holder": "h", "every": 60, "seen_at": now, **values})
+    with database.writing(service.engine) as conn:
+        processes.report(conn, process, lease=timedelta(0), now=process.seen_at)
+
+
+def _ban(service: Service) -> None:
+    ban = Ban(site=B, reason="disk server burns", author="eve", at=utc_now(), until=None)
+    with database.writing(service.engine) as conn:
+        closures.set_ban(conn, ban)
+
+
+def _close(service: Service) -> None:
+    now = utc_now()
+    downtime = Downtime(
+        place=f"{B}/ce2",
+        begins=now - timedelta(hours=1),
+        ends=now + timedelta(hours=1),
+        severity=Severity.OUTAGE,
+        reason="new switches",
+        author="eve",
+        at=now,
+    )
+    with database.writing(service.engine) as conn:
+        closures.add_downtime(conn, downtime)
+
+
+def _fill(service: Service) -> None:
+    service.configure(LIMITED)
+    _sample(service)
+
+
+def _sample(service: Service) -> None:
+    """Seven waiting jobs that the first site could run, as the agent counts them."""
+    with database.writing(service.engine) as conn:
+        depth = QueueDepth(site=A, queue=depths.ALL, vo="cms", jobs=7)
+        depths.store_sample(conn, depths.truncate(utc_now()), [depth])
+
+
+def _strand(service: Service) -> None:
+    service.submit(*[{"Executable": "x", "Requirements": {"Memory": 900000}}] * 3)
+
+
+def _set(service: Service, name: str, value: object) -> None:
+    object.__setattr__(service.parts, name, value)
+
+
+def _pause(service: Service) -> None:
+    paused = QueueState(
+        queue=f"{B}/ce2/all", paused_until=utc_now() + timedelta(minutes=5), reason="exit status 4"
+    )
+    _report(service, "west", kind="director", queues=[paused])
+
+
+def _fail_agent(service: Service) -> None:
+    with database.writing(service.engine) as conn:
+        fence = agent_leases.acquire(conn, name="pools", holder="us", now=utc_now(), ttl=timedelta(minutes=5))
+        assert fence is not None
+        agent_leases.finish_cycle(conn, name="pools", fence=fence, now=utc_now(), broken=["dune"])
+
+
+class _FullStore:
+    """A store of archives whose disk is full."""
+
+    def __init__(self, store: BlobStore) -> None:
+        self._store = store
+
+    def check_space(self) -> None:
+        raise StorageFull("no space left for archives")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+#: What is broken, how, and what the overview says of it then.
+BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
+    "a configuration that this release cannot read": (
+        lambda service: setattr(service.parts.live, "problem", "Sites: a word of a later release"),
+        "Sites: a word of a later release",
+    ),
+    "an installation without a queue": (
+        lambda service: service.configure("Resources: {}"),
+        "has no queue, so that nothing can run: <code>pilotage up --resources FILE</code>",
+    ),
+    "an agent that fails for a VO": (
+        _fail_agent,
+        "failed: pools for dune; their log shows why",
+    ),
+    "Redis": (
+        lambda service: _set(service, "optimizer_queue", lambda: OptimizerQueueState(problem="refused")),
+        "does not answer; jobs wait for the sweep: refused",
+    ),
+    "workers": (
+        lambda service: _set(service, "optimizer_queue", lambda: OptimizerQueueState(waiting=3)),
+        "no worker listens: 3 batches of jobs wait",
+    ),
+    "the clock of the host": (
+        lambda service: _set(service, "clock_problem", lambda: "45 s ahead of the database's"),
+        "clock: 45 s ahead of the database",
+    ),
+    "a director that complains": (
+        lambda service: _report(service, "north", kind="director", problems=["condor_submit: timed out"]),
+        "the director north reports: condor_submit: timed out",
+    ),
+    "a gateway that is silent": (
+        lambda service: _report(service, "south", kind="gateway", seen_at=utc_now() - timedelta(hours=5)),
+        "the gateway south (h) last reported for cms 5.0 h ago",
+    ),
+    "a director whose slots are too small": (
+        lambda service: _report(
+            service, "east", kind="director", too_small=[TooSmallSlot(queue="A/c/q", slot="2 GB", jobs=9)]
+        ),
+        "9 jobs of cms fit A/c/q, but not the slots of the director east: 2 GB",
+    ),
+    "a queue that breaks pilots": (
+        _pause,
+        f"the director west sends no pilots of cms to {B}/ce2/all until ",
+    ),
+    "a site that fails jobs": (
+        lambda service: _end(service, f"{B}/ce2/all", JobStatus.FAILED, jobs=60, seconds=3600),
+        f"at {B} 60 of 160 jobs of cms failed since ",
+    ),
+    "a queue that swallows jobs": (
+        lambda service: _end(service, f"{A}/ce1/short", JobStatus.FAILED, jobs=4000, seconds=3),
+        f"at {A}/ce1/short 4,000 of 4,000 jobs of cms failed, after 3 s on average",
+    ),
+    "a banned site": (_ban, f"{B} is banned: disk server burns"),
+    "a downtime": (_close, f"{B}/ce2 is closed by a downtime until "),
+    "an advertisement that does not come": (_fill, f"{A} has no fresh advertisement and is closed"),
+    "a full limit": (_fill, f"{A} has 0 jobs with JobType User, its own RunningLimit is 0, 7 jobs wait that"),
+    "jobs that no queue can run": (_strand, "3 jobs wait in 1 SubmitPool without an eligible queue"),
+    "a disk of archives that is full": (
+        lambda service: _set(service, "blobs", _FullStore(service.parts.blobs)),
+        "no space left for archives",
+    ),
+}
+
+
+def _read_problems(service: Service, role: str = "operator", **wishes: object) -> str:
+    """The list of problems on the overview."""
+    cookie = f"pilotage-{httpx.URL(service.url).port}={service.token(role, **wishes)}"
+    headers = {"HX-Request": "true", "Cookie": cookie}
+    page = service.client().get("/", params={"part": "course"}, headers=headers)
+    assert page.status_code == 200, page.text[:500]
+    [found] = re.findall(r'<section class="card" aria-labelledby="look">.*?</section>', page.text, re.DOTALL)
+    return html.unescape(found)
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_an_operator_is_told_by_the_overview_what_is_broken(what: str, calm: Service) -> None:
+    break_it, message = BROKEN[what]
+    before = _read_problems(calm)
+    assert "Nothing" in before, "the installation has other problems"
+    assert message not in before
+    break_it(calm)
+    after = _read_problems(calm)
+    assert message in after
+    assert "Nothing" not in after
+
+
+def test_what_is_full_as_it_should_be_is_a_note_and_no_problem(calm: Service) -> None:
+    calm.configure(LIMITED.replace("      Throttle: {Policy: level0, MaxSubmittingJobs: 2}\n", "", 1))
+    assert "RunningLimit" not in _read_problems(calm), "no job waits for it"
+    _sample(calm)
+    found = _read_problems(calm)
+    assert "Nothing" in found
+    assert "7 jobs wait that could run there" in found
+
+
+def test_sites_that_fail_as_many_jobs_as_the_others_are_not_named(calm: Service) -> None:
+    for queue in (f"{A}/ce1/long", f"{B}/ce2/all"):
+        _end(calm, queue, JobStatus.FAILED, jobs=60, seconds=3600)
+    assert "Nothing" in _read_problems(calm)
+
+
+def test_doctor_and_metrics_have_the_same_problems(calm: Service, tmp_path: Path) -> None:
+    for what in ("a director that complains", "a banned site", "a site that fails jobs"):
+        BROKEN[what][0](calm)
+    chosen = settings.load({"home": tmp_path, "database_url": str(calm.engine.url)}, {})
+    of_doctor = Counter(
+        each.subject for each in doctor.check_database(chosen, utc_now()) if each.health is Health.WARNING
+    )
+    assert of_doctor == {"directors and gateways": 1, "bans": 1, "failing sites": 1}
+    text = calm.as_role("monitor", user="m").get("/metrics").text
+    for subject in of_doctor:
+        assert f'pilotage_problems{{health="warning",subject="{subject}"}} 1.0' in text
+
+
+def test_nobody_sees_problems_of_others(calm: Service) -> None:
+    for what in BROKEN:
+        if what != "an installation without a queue":
+            BROKEN[what][0](calm)
+    of_user = _read_problems(calm, "user", vo="cms", user="ada")
+    assert f"at {B} 60 of 160 jobs of cms failed" in of_user
+    for hidden in ("north", "Redis", "clock", "no space", "later release", "/jobs?status"):
+        assert hidden not in of_user
+    of_other = _read_problems(calm, "vo_admin", vo="dune", user="kim")
+    assert "cms" not in of_other
+    of_site = _read_problems(calm, "site_admin", site=A, user="eva")
+    assert f"{A}/ce1/short" in of_site
+    assert B not in of_site
+
+
+def test_each_check_has_an_alert_whose_section_states_cause_and_cure() -> None:
+    alerts = (REPOSITORY / "deploy/prometheus/alerts.yaml").read_text()
+    cures = (REPOSITORY / "docs/operator/when-it-breaks.md").read_text()
+    for check in [each for each in CHECKS if each.alert is not None]:
+        assert f"- alert: {check.alert}\n" in alerts
+        assert f"# {check.alert}\n" in cures
