@@ -158,7 +158,8 @@ class SuggestedChange:
 
     text: str
     effort: float  #: of the change: `remedies.SPELLING`, …; of several together, their sum
-    gains: int  #: newly eligible queues, without those that are closed now, less those that are lost
+    gains: int  #: newly eligible queues, less those that are lost
+    open_now: int  #: of these, those that are not closed to the job now
     example: QueueAddress  #: one of them
     demand: JobDemand | None  #: the changed demand; None: an admin must change something
 
@@ -169,14 +170,14 @@ def suggest_changes(
     """Changes that make queues eligible, the smallest change first.
 
     If the budget is exceeded afterwards, better changes may exist. `closed` is the set of queues that block
-    the job now; they count as gain only if no others are left.
+    the job now; changes that gain only these are returned only if no other queue is left to gain.
     """
     budget = budget or WorkBudget()
     failures = survey.failures(demand)
     eligible = survey.eligible(demand)
     lost = survey.candidates & ~eligible
-    closed = closed if lost & ~closed else 0
-    groups = _group_queues(failures, lost & ~closed)
+    ignored = closed if lost & ~closed else 0
+    groups = _group_queues(failures, lost & ~ignored)
     fewest = min(map(len, groups), default=0)
     found: dict[str, SuggestedChange] = {}
     if fewest <= TOGETHER:
@@ -187,18 +188,22 @@ def suggest_changes(
             failing = [failures[number] for number in which]
             for effort, text, changed in _combine_alternatives(failing, demand, mask, survey, budget):
                 fits = survey.eligible(changed)
-                gained, missed = fits & ~eligible & ~closed, eligible & ~fits
-                change = _build_suggestion(survey, text, gained, changed, effort, missed=missed)
-                if change and change.gains > (found[text].gains if text in found else 0):
+                gained, missed = fits & ~eligible, eligible & ~fits
+                if (gained & ~ignored).bit_count() <= missed.bit_count():
+                    continue
+                change = _build_suggestion(
+                    survey, text, gained, changed, effort, missed=missed, closed=closed
+                )
+                if change and (text not in found or _order(change) < _order(found[text])):
                     found[text] = change
     if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
-        found |= {each.text: each for each in _changes_by_admins(survey, vo, failures)}
+        found |= {each.text: each for each in _changes_by_admins(survey, vo, failures, closed)}
     return sorted(found.values(), key=_order)[:_MOST]
 
 
 def _order(change: SuggestedChange) -> tuple[object, ...]:
     """Smallest change first; of equal ones that with the largest gain."""
-    return change.effort, -change.gains, len(change.text), change.text
+    return change.effort, -change.open_now, -change.gains, len(change.text), change.text
 
 
 def _group_queues(failures: Sequence[UnmetCondition], queues: int) -> dict[tuple[int, ...], int]:
@@ -250,7 +255,7 @@ def _find_nearest(failures: Sequence[UnmetCondition], queues: int) -> tuple[list
 
 
 def _changes_by_admins(
-    survey: QueueSet, vo: str, failures: Sequence[UnmetCondition]
+    survey: QueueSet, vo: str, failures: Sequence[UnmetCondition], closed: int
 ) -> Iterator[SuggestedChange]:
     fits = survey.everything & ~survey.faulty
     for failure in failures:
@@ -259,18 +264,32 @@ def _changes_by_admins(
         (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
         ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
     ):
-        if change := _build_suggestion(survey, text, gained, None, remedies.BY_OTHERS):
+        if change := _build_suggestion(survey, text, gained, None, remedies.BY_OTHERS, closed=closed):
             yield change
 
 
 def _build_suggestion(
-    survey: QueueSet, text: str, gained: int, demand: JobDemand | None, effort: float, *, missed: int = 0
+    survey: QueueSet,
+    text: str,
+    gained: int,
+    demand: JobDemand | None,
+    effort: float,
+    *,
+    missed: int = 0,
+    closed: int,
 ) -> SuggestedChange | None:
     """A suggestion, if it wins more queues than it loses."""
-    gains = gained.bit_count() - missed.bit_count()
+    lost, open_ = missed.bit_count(), gained & ~closed
+    gains = gained.bit_count() - lost
     if gains <= 0:
         return None
     if missed:
-        text = f"{text} (wins {gained.bit_count()}, loses {missed.bit_count()})"
-    example = survey.first(gained).address
-    return SuggestedChange(text=text, effort=effort, gains=gains, example=example, demand=demand)
+        text = f"{text} (wins {gained.bit_count()}, loses {lost})"
+    return SuggestedChange(
+        text=text,
+        effort=effort,
+        gains=gains,
+        open_now=max(0, open_.bit_count() - lost),
+        example=survey.first(open_ or gained).address,
+        demand=demand,
+    )

@@ -45,6 +45,7 @@ class HelpfulChange(Answer):
 
     change: str = ""
     gains: int = 0  #: queues
+    open_now: int | None = None  #: of these, without bans, downtimes, limits and throttles; None: unknown
     example: str = ""  #: one of them
     set: Mapping[str, Any] = field(default_factory=dict)  #: for `Client.edit`; empty: others must change it
 
@@ -57,7 +58,10 @@ class EligibilityReport(Answer):
 
     job_id: int | None = None  #: None: a description that was not submitted
     status: str | None = None
+    headline: str = ""  #: what holds the job now; empty: the service is of an earlier release
+    is_held: bool = False  #: something keeps it from every pilot now
     eligible_queues: int = 0
+    open_queues: int | None = None  #: eligible ones that are not closed to it now
     candidate_queues: int = 0  #: that the VO may use now
     reasons: Sequence[FailingRequirement] = ()  #: the costliest first
     changes: Sequence[HelpfulChange] = ()  #: the best first

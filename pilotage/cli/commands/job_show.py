@@ -25,7 +25,11 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
     status = output.cell(found["status"])
     job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
-    parts: list[RenderableType] = [f"{job}: {_format_eligible(eligible, candidates)} eligible."]
+    numbers = f"{job}: {_format_eligible(eligible, candidates)} eligible."
+    # A service of an earlier release has no headline.
+    parts: list[RenderableType] = [
+        f"{job}. {harmless(found['headline'])}" if "headline" in found else numbers
+    ]
     if sites := found.get("sites"):
         parts.append(f"Sites with an eligible queue: {harmless(_shorten(', '.join(sites)))}")
     if found["reasons"]:
@@ -98,7 +102,8 @@ _REASONS_OF_JOB: Mapping[str, Column] = {
 }
 _CHANGES_OF_JOB: Mapping[str, Column] = {
     "What would help": lambda change: _shorten(change["change"]),
-    "#Queues": "gains",
+    "#More queues": "gains",
+    "#Open now": lambda change: change.get("open_now"),
     "Such as": "example",
 }
 _REASONS_OF_QUEUE: Mapping[str, Column] = {

@@ -23,9 +23,9 @@ class ChangeAnswer(AnswerModel):
     """A change that would make queues eligible."""
 
     change: str = Field(validation_alias="text")
-    gains: int = Field(
-        description="Queues that become eligible, without those that are closed to the job now, less those "
-        "that it loses."
+    gains: int = Field(description="Queues that become eligible, less those that it loses.")
+    open_now: int = Field(
+        description="Of these, those that no ban, downtime, limit or throttle closes to the job now."
     )
     example: QueueAddress = Field(description="One of these queues, `Site/CE/Queue`.")
     set: dict[str, Any] = Field(
@@ -63,7 +63,10 @@ class JobExplanation(BaseModel):
 
     job_id: int | None = Field(description="Id of the job; null: a description that was not submitted.")
     status: str | None
+    headline: str = Field(description="What holds the job now, in a sentence.")
+    is_held: bool = Field(description="Something keeps the job from every pilot now.")
     eligible_queues: int
+    open_queues: int = Field(description="Eligible queues that are not closed to the job now.")
     candidate_queues: int = Field(description="Queues that the VO may use now.")
     sites: list[str] | None = Field(
         default=None, description="With `NarrowSites`: the sites that have an eligible queue now."

@@ -17,6 +17,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
+from matcher.explain import headline
 from matcher.explain.eligible_queues import RankedQueue
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
@@ -25,7 +26,6 @@ from pilotage.service.models.explain import JobExplanation
 from pilotage.service.models.jobs import LOCAL_STATE, JobFilter, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
-from requirements.errors import format_count
 from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control, grid_jobs, groups
@@ -181,8 +181,6 @@ def download(page: PageOf, job_id: JobIdPath) -> StreamingResponse:
 
 #: Eligible queues that are listed.
 LISTED_QUEUES = 10
-#: Statuses of jobs that may still look for a queue.
-_STILL_TO_GO = frozenset({None, JobStatus.WAITING, *PREPARING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,21 +193,14 @@ class ExplainedJob:
     @property
     def is_to_go(self) -> bool:
         """Whether the job still needs a queue."""
-        return self.found.status in _STILL_TO_GO
+        return self.found.status in headline.STILL_TO_GO
 
     @property
-    def summary(self) -> tuple[str, str]:
-        """A sentence, and its tone: `good` or `bad`."""
-        eligible, candidates = self.found.eligible_queues, self.found.candidate_queues
-        if not self.is_to_go:
-            return f"It is {self.found.status}: it no longer waits.", "good"
-        if not candidates:
-            return "There is no queue that its VO may use.", "bad"
-        if not eligible:
-            why = f"each of the {candidates:,} that its VO may use fails a requirement"
-            return f"No queue fits: {why}.", "bad"
-        fits = "fits" if eligible == 1 else "fit"
-        return f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use {fits}.", "good"
+    def tone(self) -> str:
+        """The tone of its headline."""
+        if self.is_to_go and not self.found.eligible_queues:
+            return "bad"
+        return "warn" if self.found.is_held else "good"
 
 
 @router.get("/jobs/{job_id}/why")

@@ -19,6 +19,7 @@ from matcher.explain import (
     blockers,
     eligible_queues,
     explanation,
+    headline,
     job_conditions,
     pilot_supply,
     queue_report,
@@ -26,7 +27,7 @@ from matcher.explain import (
     unseen_hardware,
     work_budget,
 )
-from matcher.explain.blockers import JobSituation, list_blockers
+from matcher.explain.blockers import Hold, JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
@@ -174,16 +175,28 @@ def explain_job(
     better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     helpless = found.candidate_queues and not found.eligible_queues and not better
     splits = eligible_queues.split_decisions(config, whole, vo, demand) if forwarding else None
+    obstacles = [*([Hold(question.trouble)] if question.trouble else []), *list_blockers(conn, situation)]
+    open_queues = (situation.eligible & ~closed).bit_count()
+    first = headline.summarize(
+        job.status if job else None,
+        eligible=found.eligible_queues,
+        open_=open_queues,
+        candidates=found.candidate_queues,
+        obstacles=obstacles,
+    )
     return JobExplanation(
         job_id=job.job_id if job else None,
         status=job.status if job else None,
+        headline=first.text,
+        is_held=first.is_held,
         eligible_queues=found.eligible_queues,
+        open_queues=open_queues,
         candidate_queues=found.candidate_queues,
         sites=_list_sites(config, situation),
         reasons=found.exclusions,
         changes=[_describe_change(each, demand) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
-        now=[*([question.trouble] if question.trouble else []), *list_blockers(conn, situation)],
+        now=obstacles,
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
     )
 

@@ -364,6 +364,10 @@ def test_a_throttled_site_is_named_with_its_counters(service: Service, osg: Conf
     found = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CERN.ch"}]}).json()
     assert "OSG.CERN.ch is throttled (no fresh advertisement)" in found["now"]
     assert "all 23 eligible queues take no job like it now" in found["now"]
+    assert found["headline"].endswith(" fit, but OSG.CERN.ch is throttled (no fresh advertisement).")
+    assert (found["is_held"], found["open_queues"]) == (True, 0)
+    for change in found["changes"]:
+        assert change["gains"] >= change["open_now"] > 0
 
 
 def held(found: Json, *words: str) -> str:

@@ -228,12 +228,12 @@ def test_nobody_is_sent_to_a_closed_site_while_another_is_open():
     whole = queue_set.all_queues(config, "cms")
     here = RequirementClass(vo="cms", cpu_time=3600, sites=frozenset({"LCG.B.org"}))
     told = explanation.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.within("LCG.A.org"))
-    assert {(each.text, each.gains, each.example.site) for each in told} == {
-        ("allow Site LCG.C.org as well", 1, "LCG.C.org"),
-        ("leave out Site", 1, "LCG.C.org"),
+    assert {(each.text, each.gains, each.open_now, each.example.site) for each in told} == {
+        ("allow Site LCG.C.org as well", 1, 1, "LCG.C.org"),
+        ("leave out Site", 2, 1, "LCG.C.org"),
     }
     shut = explanation.suggest_changes(whole, "cms", JobDemand(asked=here), closed=whole.everything)
-    assert "leave out Site" in {each.text for each in shut}
+    assert ("leave out Site", 2, 0) in {(each.text, each.gains, each.open_now) for each in shut}
 
 
 def test_the_smallest_change_comes_first_and_leaving_out_comes_last():

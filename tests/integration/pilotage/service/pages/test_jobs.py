@@ -322,7 +322,7 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
     jdl = 'Executable = "/bin/true"; JobName = "by page"; Requirements = [Memory = 8000];'
     page.get_by_label("Description").fill(jdl)
     page.get_by_role("button", name="Where would it run?").click()
-    expect(page.get_by_text("1 of the 3 queues that its VO may use fits.")).to_be_visible()
+    expect(page.get_by_text("1 of the 3 queues that its VO may use fits, but no pilot")).to_be_visible()
     expect(page.get_by_role("region", name="Eligible queues")).to_contain_text("LCG.B.org/ce2/all")
     picture(page, "jobs/new")
     fields = ("csrf", "key", "jdl")

@@ -99,3 +99,19 @@ def test_the_log_shows_the_application_status_of_each_change() -> None:
         "epoch": 1,
     }
     assert "NODE_FAIL: NodeDown" in told(output.list_table(job_show._LOG, [entry]))
+
+
+def test_the_headline_of_an_explanation_comes_first_and_gains_have_two_numbers() -> None:
+    found = {
+        "job_id": 7,
+        "status": "Waiting",
+        "headline": "21 of the 210 queues that its VO may use fit, but A is banned: fire.",
+        "eligible_queues": 21,
+        "candidate_queues": 210,
+        "reasons": [],
+        "changes": [{"change": "leave out Site", "gains": 45, "open_now": 3, "example": "A/b/c"}],
+    }
+    first, *lines = told(job_show.explain_job(found)).splitlines()
+    assert first.startswith("Job 7 is Waiting. 21 of the 210 queues that its VO may use fit, but A is banned")
+    [change] = [line.split() for line in lines if "leave out" in line]
+    assert change == ["leave", "out", "Site", "45", "3", "A/b/c"]

@@ -1,0 +1,45 @@
+"""What holds a job now, in a sentence: the first that an explanation tells."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matcher.explain.blockers import Hold
+from requirements.errors import format_count
+from requirements.states import PREPARING, JobStatus
+
+#: Statuses of jobs that may still look for a queue; None: not submitted.
+STILL_TO_GO = frozenset({None, JobStatus.WAITING, *PREPARING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headline:
+    """A sentence, and whether something keeps the job from every pilot now."""
+
+    text: str
+    is_held: bool
+
+
+def summarize(
+    status: JobStatus | None, *, eligible: int, open_: int, candidates: int, obstacles: Sequence[str]
+) -> Headline:
+    """The headline of a job with numbers of queues, and the texts of `list_blockers`."""
+    if status not in STILL_TO_GO:
+        would = f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use would fit"
+        return Headline(text=f"It is {status}: it no longer waits. Submitted now, {would}.", is_held=False)
+    fits = _describe_fit(eligible, candidates)
+    if not candidates or not eligible:
+        return Headline(text=f"{fits}.", is_held=True)
+    if hold := next((each for each in obstacles if isinstance(each, Hold)), None):
+        return Headline(text=f"{fits}, but {hold}.", is_held=True)
+    now = f"; {open_:,} of them {'is' if open_ == 1 else 'are'} open now" if open_ < eligible else ""
+    return Headline(text=f"{fits}{now}.", is_held=False)
+
+
+def _describe_fit(eligible: int, candidates: int) -> str:
+    if not candidates:
+        return "There is no queue that its VO may use"
+    if eligible:
+        verb = "fits" if eligible == 1 else "fit"
+        return f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use {verb}"
+    who = "the only one" if candidates == 1 else f"each of the {candidates:,}"
+    return f"No queue fits: {who} that its VO may use fails a requirement"
