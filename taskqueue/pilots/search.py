@@ -34,6 +34,7 @@ class PilotFilter:
     queue: str | None = None
     has_reference: bool = False  #: only those with a reference of their CE
     since: datetime | None = None  #: changed then or later
+    ended_since: datetime | None = None  #: active, or changed then or later
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """SQL conditions on the table of pilots."""
@@ -51,6 +52,8 @@ class PilotFilter:
             found.append(table.c.reference.is_not(None))
         if self.since is not None:
             found.append(table.c.updated_at >= self.since)
+        if self.ended_since is not None:
+            found.append(or_(_is_active, table.c.updated_at >= self.ended_since))
         return found
 
 
@@ -175,18 +178,16 @@ class PilotCounts:
 
 
 def count_pilots(
-    conn: Connection, by: Sequence[str], which: PilotFilter, *, ended_since: datetime | None = None
+    conn: Connection, by: Sequence[str], which: PilotFilter
 ) -> Mapping[tuple[str, ...], PilotCounts]:
     """Count pilots for each combination of values of `by`, names of `COLUMNS`.
 
-    `ended_since` leaves out pilots that ended before. InvalidRequest: a name is unknown, or `by` is empty.
+    InvalidRequest: a name is unknown, or `by` is empty.
     """
     require_names("by", by, COLUMNS)
     columns = [COLUMNS[name] for name in by]
-    clauses = which.clauses()
-    if ended_since is not None:
-        clauses.append(or_(_is_active, table.c.updated_at >= ended_since))
-    rows = conn.execute(select(*columns, *_NUMBERS).where(*clauses).group_by(*columns).order_by(*columns))
+    counted = select(*columns, *_NUMBERS).where(*which.clauses())
+    rows = conn.execute(counted.group_by(*columns).order_by(*columns))
     names = [each.name for each in fields(PilotCounts)]
     return {
         tuple(row[: len(by)]): PilotCounts(**dict(zip(names, map(int, row[len(by) :]), strict=True)))

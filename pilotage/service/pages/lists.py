@@ -1,6 +1,7 @@
 """Lists of SubmitPools, task queues, pilots and job managers; pages of one pool and of one pilot."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -191,12 +192,12 @@ class PilotsShown(ListPage):
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
 def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLResponse:
     """List the pilots of the caller's VOs, at the caller's sites."""
-    which = visibility.visible_pilots(
+    visible = visibility.visible_pilots(
         page.caller, vo=query.vo or None, site=query.site or None, status=query.status or None
     )
-    since = page.parts.clock() - timedelta(hours=query.hours)
+    which = replace(visible, ended_since=page.parts.clock() - timedelta(hours=query.hours))
     with database.reading(page.parts.engine) as conn:
-        counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which, ended_since=since)
+        counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which)
         at_work = visibility.visible_processes(page.caller, processes.list_processes(conn))
         found = search.list_latest(conn, which, limit=query.fetch_limit, after=query.after or None)
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))

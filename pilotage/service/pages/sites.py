@@ -1,6 +1,7 @@
 """Pages of sites and queues: the list, a site with its tree, offers, bans, excluded nodes; a batch queue."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
@@ -294,8 +295,8 @@ def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vo
 
 
 def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:
-    which = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
+    visible = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
+    which = replace(visible, ended_since=page.parts.clock() - _RECENT)
     with database.reading(page.parts.engine) as conn:
-        since = page.parts.clock() - _RECENT
-        counted = search.count_pilots(conn, ["queue", "status"], which, ended_since=since)
+        counted = search.count_pilots(conn, ["queue", "status"], which)
     return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}

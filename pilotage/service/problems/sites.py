@@ -12,6 +12,7 @@ from cs_config.options.place_limits import ALL_SITES, RunningLimit
 from matcher.limits import running_limits, throttle_standings
 from matcher.limits.running_limits import PlaceRule
 from pilotage.service.auth import visibility
+from pilotage.service.auth.callers import Role
 from pilotage.service.problems import finding
 from pilotage.service.problems.finding import CheckScope, Finding, Health
 from requirements.errors import format_count
@@ -263,6 +264,8 @@ def _read_ends(
 
 
 def _link_failures(scope: CheckScope, vo: str, site: str, since: datetime) -> str:
+    if not (scope.caller.is_operator or scope.caller.within({Role.VO_ADMIN, Role.SITE_ADMIN})):
+        return ""  # a user's list has the own jobs only, this number those of the VO
     hours = (scope.now - since).total_seconds() / 3600
     return f"/failures?{urlencode({'vo': vo, 'site': site, 'hours': f'{hours:.3f}'})}"
 

@@ -126,7 +126,7 @@ def metrics(parts: PartsOf) -> Response:
             now=parts.clock(),
             cycles={agent: at.timestamp() for agent, at in cycles.items() if at is not None},
             runnable=depths.read_largest(conn, since=parts.clock() - 2 * depths.INTERVAL, most=_MOST_DEPTHS),
-            pilots=search.count_pilots(conn, BY, PilotFilter(), ended_since=parts.clock() - _RECENT),
+            pilots=search.count_pilots(conn, BY, PilotFilter(ended_since=parts.clock() - _RECENT)),
             optimizer_queue=scope.optimizers,
             problems=problem_checks.count_problems(conn, scope),
         )

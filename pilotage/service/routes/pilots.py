@@ -279,10 +279,10 @@ def standings(parts: PartsOf, body: StampsQuestion) -> Standings:
 def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery, Query()]) -> PilotSummary:
     """Count pilots by some of their fields, with their outcomes."""
     by = [name.strip() for name in query.by.split(",") if name.strip()]
-    which = query.narrow(caller)
     since = parse_given_moment("since", query.since, parts.clock())
+    which = replace(query.narrow(caller), ended_since=since)
     with database.reading(parts.engine) as conn:
-        counted = search.count_pilots(conn, by, which, ended_since=since)
+        counted = search.count_pilots(conn, by, which)
     rows = [
         PilotSummaryRow.model_validate(fared).model_copy(update=dict(zip(by, values, strict=True)))
         for values, fared in counted.items()
