@@ -36,8 +36,10 @@ from requirements.states import JobStatus
             JobStatus.DONE,
             (180, 180, 210),
             [],
-            "It is Done: it no longer waits. "
-            "Submitted now, 180 of the 210 queues that its VO may use would fit.",
+            (
+                "It is Done: it no longer waits. "
+                "Submitted now, 180 of the 210 queues that its VO may use would fit."
+            ),
             False,
         ),
     ],

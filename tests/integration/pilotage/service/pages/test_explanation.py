@@ -104,7 +104,7 @@ def test_the_sites_that_fit_are_named_where_the_vo_wants_it(service: Service, si
     page = signed_in(service, role="vo_admin", vo="cms", user="eve")
     page.goto(f"/jobs/{job_id}/why")
     named = page.get_by_text("Sites with a queue that fits: LCG.B.org")
-    expect(page.get_by_text("1 of the 3 queues that its VO may use fits.")).to_be_visible()
+    expect(page.get_by_text("1 of the 3 queues that its VO may use fits")).to_be_visible()
     expect(named).to_have_count(0)
     option = "Operations/cms/JobScheduling/NarrowSites"
     _edit(service, {"set": {option: True}})
