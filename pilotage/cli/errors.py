@@ -15,7 +15,6 @@ from pilotage import extensions
 from pilotage.client.errors import CommandRefused as CommandRefused
 from pilotage.client.errors import WrongUsage as WrongUsage
 from requirements.errors import InvalidInput, PilotageError, format_count
-from requirements.input_faults import list_faults
 
 REFUSED = 1  #: refused or not found
 WRONG = 2  #: wrong usage or configuration
@@ -125,6 +124,8 @@ def _name_allowed(error: TyperException) -> TyperException:
     from pydantic import ValidationError  # which Typer has loaded by then
 
     if isinstance(error.__cause__, ValidationError):
+        from requirements.input_faults import list_faults
+
         error.message = "; ".join(each.message for each in list_faults(error.__cause__.errors()))
     elif error.message.startswith("No such command") and (hint := extensions.hint_at_absent()):
         error.message = f"{error.message.removesuffix('.')}{hint}"
