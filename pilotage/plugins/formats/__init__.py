@@ -1,4 +1,4 @@
-"""Formats of other systems: importers, `pilotage config import` and `export`, `pilotage usage`."""
+"""Formats of other systems: importers, `pilotage config import` and `export`, `job import`, `usage`."""
 
 from pilotage.extensions import CommandGroup, Plugin
 
@@ -20,6 +20,11 @@ PLUGIN = Plugin(
                 "osg": "commands:import_osg",
             },
             ("pilotage.formats", "commands:make_import"),
+            package=__name__,
+        ),
+        "job import": CommandGroup(
+            "Translate job descriptions of other systems.",
+            {"htcondor": "job_commands:import_htcondor", "sbatch": "job_commands:import_sbatch"},
             package=__name__,
         ),
         "config export": CommandGroup(

@@ -1,0 +1,284 @@
+"""Job descriptions from batch scripts with `#SBATCH` lines.
+
+Source: the manual page of sbatch, Slurm 24.11.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Final
+
+from pilotage.plugins.formats.job_import import (
+    IMPLIED,
+    ImportedJobs,
+    Rule,
+    apply_rules,
+    check_jobs,
+    check_size,
+    leave_out,
+    note_left_out,
+    read_count,
+    read_memory,
+    refuse,
+)
+
+_DIRECTIVE: Final = "#SBATCH"
+_SHORT: Final = {
+    "a": "array",
+    "A": "account",
+    "b": "begin",
+    "c": "cpus-per-task",
+    "C": "constraint",
+    "d": "dependency",
+    "D": "chdir",
+    "e": "error",
+    "G": "gpus",
+    "H": "hold",
+    "J": "job-name",
+    "L": "licenses",
+    "M": "clusters",
+    "N": "nodes",
+    "n": "ntasks",
+    "o": "output",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "w": "nodelist",
+    "x": "exclude",
+    "i": "input",
+    "k": "no-kill",
+    "s": "oversubscribe",
+}
+#: Options without a value.
+_SWITCHES: Final = frozenset(
+    {
+        "exclusive",
+        "hold",
+        "requeue",
+        "no-requeue",
+        "no-kill",
+        "oversubscribe",
+        "parsable",
+        "contiguous",
+        "wait",
+    }
+)
+#: Patterns of file names, by what they are here.
+_PATTERNS: Final = {"j": "%j", "A": "%j", "a": "%s", "t": "0", "n": "0", "s": "batch"}
+
+
+def _read_time(text: str) -> int:
+    """Seconds of minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    found = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
+    if found is None:
+        raise ValueError("is no time")
+    days, first, second, third = (None if each is None else int(each) for each in found.groups())
+    if days is not None:
+        return ((days * 24 + (first or 0)) * 60 + (second or 0)) * 60 + (third or 0)
+    if third is not None:
+        return ((first or 0) * 60 + (second or 0)) * 60 + third
+    return (first or 0) * 60 + (second or 0)
+
+
+def _read_gpus(text: str) -> int:
+    kind, _, number = text.rpartition(":")
+    if "," in text or not (number.isdigit() or not kind):
+        raise ValueError("is no number of GPUs")
+    return read_count(number)
+
+
+def _read_gres(text: str) -> int:
+    found = re.fullmatch(r"gpu(?::[\w.-]+)??(?::(\d+))?", text)
+    if found is None:
+        raise ValueError("only gpu is known here")
+    return read_count(found[1] or "1")
+
+
+def _read_exports(text: str) -> list[str]:
+    found = [each for each in text.split(",") if "=" in each]
+    if not found:
+        raise ValueError("variables of your terminal are not passed on: name them as NAME=value")
+    return found
+
+
+def _read_nodes(text: str) -> str:
+    if text not in ("1", "1-1"):
+        raise ValueError("a job runs on one node: it gets the processors of one")
+    return ""
+
+
+_OF_SITE: Final = leave_out("name sites, or what the job needs")
+_MAIL: Final = leave_out("web hooks of the VO send mail")
+
+RULES: Final[Mapping[str, Rule]] = {
+    "job-name": Rule("JobName"),
+    "time": Rule("MaxWallClockTime", _read_time),
+    "mem": Rule("MinRAM", read_memory),
+    "mem-per-cpu": Rule("MinRAMPerCore", read_memory),
+    "gpus": Rule("GPUs", _read_gpus),
+    "gpus-per-node": Rule("GPUs", _read_gpus),
+    "gres": Rule("GPUs", _read_gres),
+    "exclusive": Rule("WholeNode", lambda _: True),
+    "comment": Rule("JobGroup"),
+    "export": Rule("Environment", _read_exports),
+    "nodes": Rule("_nodes", _read_nodes),
+    "requeue": IMPLIED,
+    "parsable": IMPLIED,
+    "open-mode": IMPLIED,
+    "no-kill": IMPLIED,
+    "partition": _OF_SITE,
+    "qos": _OF_SITE,
+    "constraint": leave_out("translate it to Requirements by hand"),
+    "nodelist": _OF_SITE,
+    "exclude": _OF_SITE,
+    "clusters": _OF_SITE,
+    "reservation": _OF_SITE,
+    "account": leave_out("OwnerGroup is one of your token's groups"),
+    "mail-type": _MAIL,
+    "mail-user": _MAIL,
+    "dependency": leave_out("After names jobs here, by their ids here"),
+    "begin": leave_out("`pilotage job hold` and `release`"),
+    "hold": leave_out("`pilotage job hold` after the submission"),
+    "licenses": leave_out("limits are of sites and VOs"),
+    "chdir": leave_out("a job runs in a directory of its own"),
+    "input": leave_out("there is no standard input: add it to InputSandbox, and open it"),
+    "tmp": leave_out("MinScratch (MB) requires WallTime and Architecture, too"),
+    "no-requeue": leave_out("jobs of lost pilots run again; MaxRescheduling bounds it"),
+    "mem-per-gpu": leave_out("MinRAM is for the whole job"),
+    "ntasks-per-node": leave_out("a job runs on one node: state ntasks"),
+}
+#: Read together with others.
+_TOGETHER: Final[tuple[str, ...]] = ("array", "ntasks", "cpus-per-task", "output", "error")
+
+
+def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) -> ImportedJobs:
+    """The description of a batch script, which is its executable; an array has a job for each index.
+
+    Raises InvalidJob for what is no batch script.
+    """
+    check_size(text, name)
+    if not text.startswith("#!"):
+        raise refuse(name, "is no script: it does not begin with #!")
+    left_out: list[str] = []
+    stated = dict(_list_options(text, name))
+    together: dict[str, str] = {option: stated.pop(option) for option in _TOGETHER if option in stated}
+    indices = _list_indices(together.get("array", ""), name, left_out)
+    processors = {
+        option: _read_together(together, option, left_out) for option in ("ntasks", "cpus-per-task")
+    }
+    found = dict(apply_rules(RULES, stated, left_out))
+    found.pop("_nodes", None)
+    file = PurePosixPath(name).name
+    cores = processors["ntasks"] * processors["cpus-per-task"]
+    if processors["ntasks"] > 1:
+        note_left_out(
+            left_out, f"ntasks = {processors['ntasks']}", "there is no srun: start the tasks yourself"
+        )
+    exported = found.pop("Environment", [])
+    variables = [
+        *_list_variables(found, processors, indices),
+        *(exported if isinstance(exported, list) else []),
+    ]
+    description: dict[str, object] = {
+        "Executable": file,
+        **({"Arguments": list(arguments)} if arguments else {}),
+        "InputSandbox": [file],
+        **found,
+        **dict(_read_outputs(together, found, file, is_array=bool(indices), left_out=left_out)),
+        "Environment": variables,
+    }
+    if cores > 1:
+        description["NumberOfProcessors"] = cores
+    if len(indices) > 1:
+        description["Parameters"] = list(map(str, indices))
+    return ImportedJobs(descriptions=[description], left_out=left_out)
+
+
+def _list_options(text: str, name: str) -> Iterator[tuple[str, str]]:
+    """Options of the lines before the first command."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.startswith("#"):
+            return
+        if not re.match(rf"{_DIRECTIVE}(?:\s|$)", line):
+            continue
+        try:
+            words = iter(shlex.split(line.removeprefix(_DIRECTIVE), comments=True))
+        except ValueError as error:
+            raise refuse(f"{name}:{number}", str(error)) from None
+        for word in words:
+            yield _read_option(word, words, f"{name}:{number}")
+
+
+def _read_option(word: str, words: Iterator[str], where: str) -> tuple[str, str]:
+    if word.startswith("--"):
+        option, equals, value = word[2:].partition("=")
+    elif len(word) > 1 and word[0] == "-":
+        option, value = _SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
+        equals = value
+    else:
+        raise refuse(where, f"{word!r:.80} is no option of sbatch")
+    if option in _SWITCHES or equals:
+        return option, value
+    return option, next(words, "")
+
+
+def _list_indices(text: str, name: str, left_out: list[str]) -> list[int]:
+    """The indices of an array, such as `0-15:4%2`; none: there is no array."""
+    if not text:
+        return []
+    wanted, percent, most = text.partition("%")
+    if percent:
+        note_left_out(left_out, f"array = {text}", f"as many run as fit, not {most} at a time")
+    found: dict[int, None] = {}
+    for part in wanted.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", part.strip())
+        if match is None or match[3] == "0":
+            raise refuse(name, f"array={text!r:.80} is no list of indices")
+        first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        check_jobs(max(0, last - first) // step + 1 + len(found), name)
+        found |= dict.fromkeys(range(first, last + 1, step))
+    if not found:
+        raise refuse(name, f"array={text!r:.80} has no index")
+    return list(found)
+
+
+def _read_together(stated: Mapping[str, str], option: str, left_out: list[str]) -> int:
+    """A number of tasks or processors; 1 if unset or not read."""
+    try:
+        return max(1, read_count(stated.get(option, "1")))
+    except ValueError as error:
+        note_left_out(left_out, f"{option} = {stated[option]}", str(error))
+        return 1
+
+
+def _list_variables(
+    found: Mapping[str, object], processors: Mapping[str, int], indices: Sequence[int]
+) -> Iterator[str]:
+    """Variables of Slurm that scripts read."""
+    yield "SLURM_JOB_ID=%j"
+    if "JobName" in found:
+        yield f"SLURM_JOB_NAME={found['JobName']}"
+    yield f"SLURM_NTASKS={processors['ntasks']}"
+    yield f"SLURM_CPUS_PER_TASK={processors['cpus-per-task']}"
+    if indices:
+        yield f"SLURM_ARRAY_TASK_ID={'%s' if len(indices) > 1 else indices[0]}"
+        yield f"SLURM_ARRAY_TASK_COUNT={len(indices)}"
+        yield f"SLURM_ARRAY_TASK_MIN={min(indices)}"
+        yield f"SLURM_ARRAY_TASK_MAX={max(indices)}"
+
+
+def _read_outputs(
+    stated: Mapping[str, str], found: Mapping[str, object], file: str, *, is_array: bool, left_out: list[str]
+) -> Iterator[tuple[str, str]]:
+    """Names of the files of standard output and error; what has no counterpart in them is left out."""
+    patterns = {**_PATTERNS, "x": str(found.get("JobName", file)), **({} if is_array else {"a": "0"})}
+    for option, attribute in (("output", "StdOutput"), ("error", "StdError")):
+        text = stated.get(option, "")
+        written = PurePosixPath(text).name
+        if not written or text == "/dev/null":
+            continue
+        if unknown := [each for each in re.findall(r"%\d*([A-Za-z])", written) if each not in patterns]:
+            note_left_out(left_out, f"{option} = {text}", f"%{unknown[0]} is not known here")
+            continue
+        yield attribute, re.sub(r"%\d*([A-Za-z])", lambda each: patterns[each[1]], written)

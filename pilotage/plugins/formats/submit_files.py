@@ -1,0 +1,385 @@
+"""Job descriptions from submit files of HTCondor.
+
+Source: the manual of HTCondor 24, `condor_submit`, "Submitting a job" and "Submit file macros".
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from pilotage.plugins.formats.job_import import (
+    IMPLIED,
+    ImportedJobs,
+    Rule,
+    apply_rules,
+    check_jobs,
+    check_size,
+    leave_out,
+    note_left_out,
+    read_count,
+    read_memory,
+    refuse,
+)
+
+_ASSIGNED: Final = re.compile(r"\s*(\+?[A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
+_QUEUE: Final = re.compile(r"\s*queue\b(.*)", re.IGNORECASE | re.DOTALL)
+_NOT_READ: Final = re.compile(
+    r"\s*(?:(?:if|elif|else|endif)\b(?!\s*=)|(?:include|error|warning|use\s+\w+)\s*:|[\w.+]+\s*@=).*",
+    re.IGNORECASE | re.DOTALL,
+)
+_ITEMS: Final = re.compile(
+    r"\s*(?P<copies>\d*)\s*(?P<names>[A-Za-z_][\w,\s]*?)??\s*"
+    r"(?:\b(?P<kind>in|from|matching)\b\s*(?P<rest>.*))?",
+    re.IGNORECASE | re.DOTALL,
+)
+_MACRO: Final = re.compile(r"\$\((?P<name>[A-Za-z_][\w.]*)(?::(?P<default>[^()]*))?\)")
+_PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+#: Characters of a value, macros within macros, and macros that are filled for one file, at most.
+_LONGEST: Final = 100_000
+_DEEPEST: Final = 20
+_MOST_FILLED: Final = 100_000
+_PROCESS: Final = "Process"
+#: Macros that differ between the jobs of a file, by what they are called in ours.
+_OF_JOBS: Final = {"process": _PROCESS, "procid": _PROCESS, "step": "Step", "row": "Row", "itemindex": "Row"}
+
+
+def _read_words(text: str) -> list[str]:
+    """Words in the syntax with quotes around the whole, or in the old one without."""
+    if not (len(text) > 1 and text[0] == text[-1] == '"'):
+        return text.replace('\\"', '"').split()
+    inside = text[1:-1].replace('""', '"')
+    words = re.findall(r"(?:[^\s']|'(?:[^']|'')*')+", inside)
+    return [re.sub(r"'((?:[^']|'')*)'", lambda quoted: quoted[1].replace("''", "'"), each) for each in words]
+
+
+def _read_environment(text: str) -> list[str]:
+    words = _read_words(text) if text.startswith('"') else [each.strip() for each in text.split(";")]
+    found = [each for each in words if each]
+    if any("=" not in each for each in found):
+        raise ValueError("is no list of NAME=value")
+    return found
+
+
+def _read_list(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _read_file(text: str) -> str:
+    if text == "/dev/null":
+        raise ValueError("what it writes is kept")
+    return PurePosixPath(text).name
+
+
+def _read_priority(text: str) -> int:
+    if not 0 <= read_count(text) <= 10:
+        raise ValueError("priorities are 0 to 10")
+    return int(text)
+
+
+def _read_remote_image(text: str) -> str:
+    return text if "://" in text else f"docker://{text}"
+
+
+def _require_universe(text: str) -> str:
+    if text.lower() not in ("vanilla", "container", "docker", "5"):
+        raise ValueError("only programs and containers run here")
+    return ""
+
+
+_ONCE_MORE: Final = leave_out("`pilotage job resubmit` repeats what failed; jobs of lost pilots run again")
+_ASKED: Final = leave_out("translate it to Requirements by hand: they are over parameters of queues")
+
+RULES: Final[Mapping[str, Rule]] = {
+    "arguments": Rule("Arguments", _read_words),
+    "output": Rule("StdOutput", _read_file),
+    "error": Rule("StdError", _read_file),
+    "environment": Rule("Environment", _read_environment),
+    "transfer_output_files": Rule("OutputSandbox", _read_list),
+    "request_cpus": Rule("NumberOfProcessors", read_count),
+    "request_memory": Rule("MinRAM", read_memory),
+    "request_gpus": Rule("GPUs", read_count),
+    "allowed_job_duration": Rule("MaxWallClockTime", read_count),
+    "+maxruntime": Rule("MaxWallClockTime", read_count),
+    "priority": Rule("Priority", _read_priority),
+    "batch_name": Rule("JobGroup"),
+    "jobbatchname": Rule("JobGroup"),
+    "+jobbatchname": Rule("JobGroup", lambda text: text.strip('"')),
+    "container_image": Rule("Image"),
+    "docker_image": Rule("Image", _read_remote_image),
+    "universe": Rule("_universe", _require_universe),
+    "log": IMPLIED,
+    "should_transfer_files": IMPLIED,
+    "when_to_transfer_output": IMPLIED,
+    "stream_output": IMPLIED,
+    "stream_error": IMPLIED,
+    "input": leave_out("there is no standard input: name it in transfer_input_files, and open it"),
+    "getenv": leave_out("variables of your terminal are not passed on: name them in environment"),
+    "requirements": _ASKED,
+    "rank": _ASKED,
+    "request_disk": leave_out("MinScratch (MB) requires WallTime and Architecture, too"),
+    "max_retries": _ONCE_MORE,
+    "retry_until": _ONCE_MORE,
+    "on_exit_hold": _ONCE_MORE,
+    "on_exit_remove": _ONCE_MORE,
+    "periodic_remove": _ONCE_MORE,
+    "periodic_hold": _ONCE_MORE,
+    "periodic_release": _ONCE_MORE,
+    "notification": leave_out("web hooks of the VO send mail"),
+    "notify_user": leave_out("web hooks of the VO send mail"),
+    "accounting_group": leave_out("OwnerGroup is one of your token's groups"),
+    "accounting_group_user": leave_out("the owner is that of the token"),
+    "concurrency_limits": leave_out("limits are of sites and VOs"),
+    "transfer_output_remaps": leave_out("`pilotage job output -d` chooses the directory"),
+    "hold": leave_out("`pilotage job hold` after the submission"),
+}
+#: Read together with others.
+_TOGETHER: Final = ("executable", "transfer_executable", "transfer_input_files", "initialdir")
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the lines of a file."""
+
+    name: str
+    directory: Path
+    macros: dict[str, tuple[str, str]] = field(default_factory=dict)  #: keyword as written, value
+    left_out: list[str] = field(default_factory=list)
+    descriptions: list[dict[str, object]] = field(default_factory=list)
+    jobs: int = 0
+    filled: int = 0  #: macros
+    of_rows: dict[str, str] = field(default_factory=dict)  #: names of a queue statement, as written
+
+    def read(self, text: str) -> ImportedJobs:
+        lines = iter(list(_join_lines(text)))
+        for number, line in lines:
+            where = f"{self.name}:{number}"
+            if queue := _QUEUE.fullmatch(line):
+                self.add_jobs(_read_block(queue[1], lines, where), where)
+            elif _NOT_READ.match(line):
+                raise refuse(where, f"{line.split()[0]} is not read: write out what it makes")
+            elif assigned := _ASSIGNED.fullmatch(line):
+                self.macros[_fold(assigned[1])] = assigned[1], assigned[2]
+            else:
+                raise refuse(where, f"{line.strip()!r:.80} is no keyword = value")
+        if not self.descriptions:
+            raise refuse(self.name, "has no queue statement, which submits jobs")
+        return ImportedJobs(descriptions=self.descriptions, left_out=self.left_out)
+
+    def add_jobs(self, statement: str, where: str) -> None:
+        rows = self.list_rows(statement, where)
+        check_jobs(self.jobs + len(rows), where)
+        for number, row in enumerate(rows, self.jobs):
+            row[_PROCESS] = str(number)
+        if not rows:
+            note_left_out(self.left_out, f"queue{statement}", "it makes no jobs")
+            return
+        description = self.describe(where)
+        self.descriptions.append(_add_parameters(description, rows, first=self.jobs))
+        self.jobs += len(rows)
+
+    def list_rows(self, statement: str, where: str) -> list[dict[str, str]]:
+        """The values of each job of a queue statement."""
+        expanded = self.expand(statement, plain=True)
+        found = _ITEMS.fullmatch(expanded)
+        if found is None or "[" in (found["rest"] or "")[:1]:
+            raise refuse(where, f"queue{expanded:.80} is not understood")
+        copies = int(found["copies"] or 1)
+        names = re.findall(r"\w+", found["names"] or "")
+        if not found["kind"]:
+            if names:
+                raise refuse(where, f"queue{expanded:.80} is not understood")
+            check_jobs(copies, where)
+            self.of_rows = {}
+            return [{"Step": str(step), "Row": "0"} for step in range(copies)]
+        names = names or ["Item"]
+        items = list(self.list_items(found["kind"].lower(), found["rest"], where))
+        check_jobs(copies * len(items), where)
+        self.of_rows = {each.lower(): each for each in names}
+        return [
+            {
+                **dict(zip(names, _split_item(item, len(names)), strict=True)),
+                "Step": str(step),
+                "Row": str(row),
+            }
+            for row, item in enumerate(items)
+            for step in range(copies)
+        ]
+
+    def list_items(self, kind: str, rest: str, where: str) -> Iterator[str]:
+        rest = rest.strip()
+        inside = rest[1:-1] if rest.startswith("(") and rest.endswith(")") else None
+        if kind == "matching":
+            patterns = (inside if inside is not None else rest).replace(",", " ").split()
+            patterns = [each for each in patterns if each.lower() not in ("files", "dirs", "any")]
+            for pattern in patterns:
+                if pattern.startswith("/"):
+                    raise refuse(where, f"{pattern}: only patterns beside the submit file are read")
+                yield from sorted(
+                    str(file.relative_to(self.directory)) for file in self.directory.glob(pattern)
+                )
+        elif kind == "in":
+            yield from (inside if inside is not None else rest).replace(",", " ").split()
+        else:
+            if inside is None:
+                if rest.endswith("|"):
+                    raise refuse(where, f"{rest}: no command is run: write what it prints to a file")
+                inside = self.read_items(self.directory / rest, where)
+            lines = (each.strip() for each in inside.splitlines())
+            yield from (each for each in lines if each and not each.startswith("#"))
+
+    def read_items(self, file: Path, where: str) -> str:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise refuse(where, f"{file}: {error}") from None
+        check_size(text, str(file))
+        return text
+
+    def describe(self, where: str) -> dict[str, object]:
+        """What the keywords so far state, with placeholders of what differs between jobs."""
+        stated: dict[str, str] = {}
+        for name, (_, text) in self.macros.items():
+            if name not in RULES and name not in _TOGETHER and self.is_macro(name):
+                continue
+            value = self.expand(text)
+            if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", value):
+                note_left_out(self.left_out, f"{name} = {text}", f"{found[0]} is not known here")
+            else:
+                stated[name] = value
+        files = self.read_files({name: stated.pop(name) for name in _TOGETHER if name in stated}, where)
+        found_values = dict(apply_rules(RULES, stated, self.left_out))
+        found_values.pop("_universe", None)
+        return {**files, **found_values}
+
+    def is_macro(self, name: str) -> bool:
+        """Whether a name is only one that other values use."""
+        return any(f"$({name}" in text.lower() for _, text in self.macros.values())
+
+    def read_files(self, stated: Mapping[str, str], where: str) -> dict[str, object]:
+        """The executable, and the files that are sent with it."""
+        if not (executable := stated.get("executable", "")):
+            raise refuse(where, "executable is not stated")
+        begin = PurePosixPath(stated.get("initialdir", ""))
+        is_sent = stated.get("transfer_executable", "true").lower() not in ("false", "no", "0")
+        sent = [executable] if is_sent else []
+        for name in _read_list(stated.get("transfer_input_files", "")):
+            if "://" in name:
+                note_left_out(self.left_out, f"transfer_input_files = {name}", "fetch it in your program")
+                continue
+            if name.endswith("/"):
+                note_left_out(
+                    self.left_out,
+                    f"transfer_input_files = {name}",
+                    "the directory is sent, not its content alone",
+                )
+            sent.append(str(begin / name))
+        if begin.parts:
+            note_left_out(
+                self.left_out,
+                f"initialdir = {begin}",
+                "of outputs: `pilotage job output -d` chooses the directory",
+            )
+        program = PurePosixPath(executable).name if is_sent else executable
+        return {"Executable": program, **({"InputSandbox": sent} if sent else {})}
+
+    def expand(self, text: str, *, plain: bool = False, depth: int = 0) -> str:
+        """A text with its macros; `plain`: none differs between jobs."""
+
+        def fill(found: re.Match[str]) -> str:
+            name = found["name"].lower()
+            self.filled += 1
+            if self.filled > _MOST_FILLED:
+                raise refuse(self.name, f"more than {_MOST_FILLED:,} macros are to be filled")
+            if not plain:
+                if of_rows := (self.of_rows | _OF_JOBS).get(name):
+                    return f"%({of_rows})s"
+                if name in ("cluster", "clusterid"):
+                    note_left_out(self.left_out, found[0], "is the id of each job (%j) here")
+                    return "%j"
+            if name in self.macros and depth < _DEEPEST:
+                return self.expand(self.macros[name][1], plain=plain, depth=depth + 1)
+            return found["default"] or ""
+
+        filled = _MACRO.sub(fill, text)
+        if len(filled) > _LONGEST:
+            raise refuse(self.name, f"a value has {len(filled):,} characters, allowed are {_LONGEST:,}")
+        return filled
+
+
+def _fold(keyword: str) -> str:
+    folded = keyword.lower()
+    return f"+{folded.removeprefix('my.')}" if folded.startswith("my.") else folded
+
+
+def _join_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without comments; a backslash at the end continues one."""
+    begun, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if not begun and (not line.strip() or line.lstrip().startswith("#")):
+            continue
+        first = first if begun else number
+        if line.rstrip().endswith("\\"):
+            begun += line.rstrip()[:-1] + " "
+            continue
+        yield first, begun + line
+        begun = ""
+    if begun:
+        yield first, begun
+
+
+def _read_block(statement: str, lines: Iterator[tuple[int, str]], where: str) -> str:
+    """A queue statement whose list in parentheses may go over several lines."""
+    if "(" not in statement or ")" in statement.rpartition("(")[2]:
+        return statement
+    for _, line in lines:
+        statement += f"\n{line}"
+        if line.strip().endswith(")"):
+            return statement
+    raise refuse(where, "the list of the queue statement has no )")
+
+
+def _split_item(item: str, number: int) -> list[str]:
+    """The values of an item for so many names; the last one gets the rest."""
+    parts = [each.strip() for each in re.split(r"\s*,\s*|\s+", item, maxsplit=number - 1)]
+    return parts + [""] * (number - len(parts))
+
+
+def _add_parameters(
+    description: dict[str, object], rows: list[dict[str, str]], *, first: int
+) -> dict[str, object]:
+    """A description with the values of its jobs: those that it uses."""
+    used = dict.fromkeys(_list_placeholders(description))
+    if len(rows) == 1:
+        return {name: _replace(value, rows[0]) for name, value in description.items()}
+    if set(used) <= {_PROCESS}:
+        start = {"ParameterStart": first} if first and used else {}
+        counted = {name: _replace(value, {_PROCESS: "%s"}) for name, value in description.items()}
+        return {**counted, "Parameters": len(rows), **start}
+    return {**description, **{f"Parameters.{name}": [row[name] for row in rows] for name in used}}
+
+
+def _list_placeholders(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from _PLACEHOLDER.findall(value)
+    elif isinstance(value, Mapping | list):
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _list_placeholders(each)
+
+
+def _replace(value: object, row: Mapping[str, str]) -> object:
+    if isinstance(value, list):
+        return [_replace(each, row) for each in value]
+    if isinstance(value, str):
+        return _PLACEHOLDER.sub(lambda found: row.get(found[1], found[0]), value)
+    return value
+
+
+def read_submit_file(text: str, *, name: str, directory: Path) -> ImportedJobs:
+    """The descriptions of a submit file, one for each queue statement; `directory` has its items.
+
+    Raises InvalidJob for what is no submit file, or makes other jobs by conditions or commands.
+    """
+    check_size(text, name)
+    return _Reader(name=name, directory=directory).read(text)

@@ -1,0 +1,228 @@
+"""Submit files of HTCondor and batch scripts of Slurm as descriptions, and what is left out of them."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cs_config.options import bounds
+from optimizers.description import parametric
+from pilotage.cli import application
+from pilotage.plugins.formats.batch_scripts import read_batch_script
+from pilotage.plugins.formats.job_import import ImportedJobs
+from pilotage.plugins.formats.submit_files import read_submit_file
+from requirements.errors import InvalidJob
+from taskqueue.jobs import placeholders
+
+SUBMIT_FILE = """
+# A scan.
+executable   = bin/fit.sh
+arguments    = "--seed $(Process) --title 'two words' $(mass)"
+output       = out/fit.$(Cluster).$(Process).out
+error        = out/fit.err
+log          = fit.log
+transfer_input_files = data.root, https://example.org/x, \\
+                       cards/$(mass).txt
+transfer_output_files = fit.root
+environment  = "MODE=fast TITLE='a b'"
+request_memory = 2 GB
+request_cpus = 4
+docker_image = debian:stable
++MaxRuntime  = 3600
+requirements = OpSysAndVer == "AlmaLinux9"
+retries      = $(more)
+max_retries  = 3
+queue mass in (115, 120 125)
+"""
+
+SCRIPT = """#!/bin/bash
+#SBATCH --job-name=scan
+#SBATCH -o logs/%x-%A_%a.out
+#SBATCH --time=1-02:00:00 --mem 4G
+#SBATCH -c 2 # of each task
+#SBATCH --array=1-7:3,9%2
+#SBATCH --gres=gpu:a100:2
+#SBATCH --partition=long
+#SBATCH --export=ALL,MODE=fast
+
+module load root
+#SBATCH --qos=late
+"""
+
+
+def read(text: str, directory: Path = Path()) -> ImportedJobs:
+    return read_submit_file(text, name="job.sub", directory=directory)
+
+
+def list_arguments(description: dict[str, object]) -> list[object]:
+    """The arguments of each job that the service makes of a description."""
+    split = parametric.split_description(description)
+    if not split.parameters:
+        return [description.get("Arguments", [])]
+    members = parametric.expand_parameters(split, most=100)
+    return [placeholders.fill_value(description.get("Arguments", []), each) for each in members]
+
+
+def test_a_submit_file_becomes_a_description_with_its_jobs() -> None:
+    found = read(SUBMIT_FILE)
+
+    [description] = found.descriptions
+    assert description == {
+        "Executable": "fit.sh",
+        "InputSandbox": ["bin/fit.sh", "data.root", "cards/%(mass)s.txt"],
+        "Arguments": ["--seed", "%(Process)s", "--title", "two words", "%(mass)s"],
+        "StdOutput": "fit.%j.%(Process)s.out",
+        "StdError": "fit.err",
+        "OutputSandbox": ["fit.root"],
+        "Environment": ["MODE=fast", "TITLE=a b"],
+        "MinRAM": 2048,
+        "NumberOfProcessors": 4,
+        "Image": "docker://debian:stable",
+        "MaxWallClockTime": 3600,
+        "Parameters.Process": ["0", "1", "2"],
+        "Parameters.mass": ["115", "120", "125"],
+    }
+
+
+def test_what_is_left_out_of_a_submit_file_is_named_once() -> None:
+    assert [line.partition(":")[0] for line in read(SUBMIT_FILE + "queue 2\n").left_out] == [
+        "$(Cluster)",
+        "transfer_input_files = https",
+        'requirements = OpSysAndVer == "AlmaLinux9"',
+        "retries",
+        "max_retries = 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queue", "expected"),
+    [
+        ("none", "queue", [["none"]]),
+        ("none", "queue 2", [["none"]] * 2),
+        ("$(Process)", "queue 3", [["0"], ["1"], ["2"]]),
+        ("$(x)$(Step)", "queue 2 x in (a, b)", [["a0"], ["a1"], ["b0"], ["b1"]]),
+        (
+            "\"$(Process) $(x) '$(y)'\"",
+            "queue x,y from (\n a, 1 2\n# no\n b 3\n)",
+            [["0", "a", "1 2"], ["1", "b", "3"]],
+        ),
+        ("$(Item)", "queue from items.txt", [["one"], ["two"]]),
+        ("$(Process)", "n = 2\nqueue $(n)", [["0"], ["1"]]),
+        ("$(x)", "queue x matching files *.dat", [["a.dat"], ["b.dat"]]),
+    ],
+)
+def test_each_form_of_queue_makes_its_jobs(
+    arguments: str, queue: str, expected: list[object], tmp_path: Path
+) -> None:
+    for name in ("b.dat", "a.dat"):
+        (tmp_path / name).touch()
+    (tmp_path / "items.txt").write_text("one\n\ntwo\n")
+    [description] = read(f"executable = x\narguments = {arguments}\n{queue}\n", tmp_path).descriptions
+    assert list_arguments(description) == expected
+
+
+def test_jobs_of_several_queue_statements_are_counted_on() -> None:
+    text = "executable = a\narguments = $(Process)\nqueue 2\narguments = again $(ProcId)\nqueue 2\nqueue\n"
+    first, second, third = read(text).descriptions
+    assert (first["Arguments"], first["Parameters"], "ParameterStart" in first) == (["%s"], 2, False)
+    assert (second["Arguments"], second["Parameters"], second["ParameterStart"]) == (["again", "%s"], 2, 2)
+    assert (third["Arguments"], "Parameters" in third) == (["again", "4"], False)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("executable = a\n", "has no queue statement"),
+        ("queue\n", "job.sub:1: executable is not stated"),
+        ("executable = a\nif x\nqueue\nendif\n", "job.sub:2: if is not read"),
+        ("executable = a\nnonsense\n", "job.sub:2: 'nonsense' is no keyword"),
+        ("executable = a\nqueue x from ls |\n", "no command is run"),
+        ("executable = a\nqueue x in [1:] (a)\n", "is not understood"),
+        ("executable = a\nqueue x in (a\n", "has no )"),
+        ("executable = a\nqueue x from none.txt\n", "none.txt"),
+        (f"executable = a\nqueue {bounds.PARAMETRIC_JOBS + 1}\n", "allowed are 100,000"),
+        ("x = $(x)$(x)\nexecutable = $(x)\nqueue\n", "more than 100,000 macros"),
+        (f"x = {'x' * 9_000}\nexecutable = {'$(x)' * 12}\nqueue\n", "allowed are 100,000"),
+    ],
+)
+def test_what_is_no_submit_file_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidJob) as refused:
+        read(text, tmp_path)
+    assert problem in str(refused.value)
+
+
+def test_a_batch_script_becomes_a_description() -> None:
+    found = read_batch_script(SCRIPT, name="dir/scan.sh", arguments=["--fast"])
+    assert found.descriptions == [
+        {
+            "Executable": "scan.sh",
+            "Arguments": ["--fast"],
+            "InputSandbox": ["scan.sh"],
+            "JobName": "scan",
+            "MaxWallClockTime": 26 * 3600,
+            "MinRAM": 4096,
+            "GPUs": 2,
+            "StdOutput": "scan-%j_%s.out",
+            "Environment": [
+                "SLURM_JOB_ID=%j",
+                "SLURM_JOB_NAME=scan",
+                "SLURM_NTASKS=1",
+                "SLURM_CPUS_PER_TASK=2",
+                "SLURM_ARRAY_TASK_ID=%s",
+                "SLURM_ARRAY_TASK_COUNT=4",
+                "SLURM_ARRAY_TASK_MIN=1",
+                "SLURM_ARRAY_TASK_MAX=9",
+                "MODE=fast",
+            ],
+            "NumberOfProcessors": 2,
+            "Parameters": ["1", "4", "7", "9"],
+        }
+    ]
+    assert [line.partition(":")[0] for line in found.left_out] == ["array = 1-7", "partition = long"]
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"), [("5", 300), ("5:30", 330), ("1:00:01", 3601), ("1-1", 90_000), ("0-0:2", 120)]
+)
+def test_each_form_of_a_time_is_read(line: str, seconds: int) -> None:
+    [found] = read_batch_script(f"#!/bin/sh\n#SBATCH -t {line}\n", name="x").descriptions
+    assert found["MaxWallClockTime"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("echo\n", "does not begin with #!"),
+        ("#!/bin/sh\n#SBATCH array\n", "x:2: 'array' is no option"),
+        ("#!/bin/sh\n#SBATCH --array=4-1\n", "has no index"),
+        ("#!/bin/sh\n#SBATCH --array=a\n", "is no list of indices"),
+        ("#!/bin/sh\n#SBATCH --array=0-999999999\n", "allowed are 100,000"),
+        ("#!/bin/sh\n#SBATCH --comment='\n", "x:2: No closing quotation"),
+    ],
+)
+def test_what_is_no_batch_script_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidJob, match=problem):
+        read_batch_script(text, name="x")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
+    with suppress(SystemExit):
+        application.main(["job", "import", *words])
+    return capsys.readouterr()
+
+
+def test_the_commands_print_descriptions_and_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.sub").write_text(SUBMIT_FILE)
+    (tmp_path / "job.sh").write_text(SCRIPT)
+    printed, report = run(capsys, "htcondor", str(tmp_path / "job.sub"), "--json")
+    assert json.loads(printed)["Executable"] == "fit.sh"
+    assert "left out: max_retries = 3: `pilotage job resubmit`" in report
+    assert "OutputSandbox" not in report
+    printed, report = run(capsys, "sbatch", str(tmp_path / "job.sh"))
+    assert "Executable: job.sh" in printed
+    assert "left out: partition = long: name sites" in report
+    assert "only files that OutputSandbox names come back" in report
+    assert "no.sub: " in run(capsys, "htcondor", str(tmp_path / "no.sub"))[1]
