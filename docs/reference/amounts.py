@@ -186,6 +186,15 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             ],
         ),
         Amount(
+            who="all",
+            what="evaluations, and readings of a value, of more than a millisecond at a time",
+            most="1; others wait in their order, in threads. The event loop evaluates nothing",
+            counted_by="requirements.classad.turns",
+            test="tests/unit/requirements/classad/test_turns.py::"
+            "test_a_long_evaluation_waits_for_another_one_and_a_short_one_does_not",
+            attacks=["an expression of many terms"],
+        ),
+        Amount(
             who="VO",
             what="processor time of checks of `NodeFacts` that no node had before",
             most=f"{node_checks.BURST:g} s at once, {node_checks.SHARE:.0%} of a processor in the long run; "

@@ -8,7 +8,7 @@ text after the expression are gone, and regular expressions are computed beforeh
 functions as their shortest text, 9.4, where the library would write 9.400000000000000E+00.
 
 The library cannot be interrupted: where an evaluation might take longer than milliseconds, by the sizes of
-the values, the value is Error instead.
+the values, the value is Error instead, and what takes longer than one takes turns.
 """
 
 import itertools
@@ -22,7 +22,7 @@ from typing import Any
 import classad2
 import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
 
-from requirements.classad import restrictions, work
+from requirements.classad import restrictions, turns, work
 from requirements.classad.parser import SHORT, read_expression
 from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
 from requirements.classad.syntax_tree import (
@@ -38,7 +38,7 @@ from requirements.classad.syntax_tree import (
     children,
     render,
 )
-from requirements.classad.work import LargestSizes, Size, WorkLimit
+from requirements.classad.work import LargestSizes, Size, Work, WorkLimit
 from requirements.errors import InvalidInput
 from requirements.record import Reason, ReasonKind
 from requirements.values import Value, as_value, find_excess, fold, format_value, lookup, lookup_each, to_nfc
@@ -69,6 +69,7 @@ class Program:
     tree: Any  #: the library's ExprTree
     computed: tuple[_Computed, ...]  #: in order of dependency
     limits: tuple[WorkLimit, ...]  #: of its work; beyond one of them its value is Error
+    long: tuple[Work, ...]  #: of its operands, if some values make its evaluation a long one
     shares: Mapping[str, int]  #: work of reading each name, by `attribute_key`; a value beyond it is Error
 
     def value(self, resource: Mapping[str, Value]) -> object:
@@ -113,7 +114,10 @@ class Program:
     def _evaluate(self, values: "_ReadValues") -> object:
         if any(each.is_exceeded(values.sizes) for each in self.limits):
             return classad2.Value.Error
-        ad = values.ad
+        with turns.take(sum(each.units(values.sizes) for each in self.long)):
+            return self._compute(values.ad)
+
+    def _compute(self, ad: Any) -> object:
         try:
             for part in self.computed:
                 ad[part.name] = part.result(ad)
@@ -172,7 +176,8 @@ class _ReadValues:
             self.sizes[reading.key] = reading.size
         if reading.value is None:
             self.ad.pop(reading.key, None)
-        else:
+            return
+        with turns.take(0 if reading.size is None else reading.size.reading):
             self.ad[reading.key] = reading.value
 
 
@@ -247,18 +252,20 @@ def _compile(source: SourceText) -> Program:
 
 def _compile_operands(node: Node, text: str) -> Program:
     operands = tuple(conjuncts(node))
-    limits = work.limits(operands)
+    counted = [work.count_work(each) for each in operands]
+    limits = work.limits(counted)
     parts: tuple[Program, ...] = ()
-    whole = _build_program(node, text, limits)
+    whole = _build_program(node, text, counted, limits)
     if len(operands) > 1:
-        parts = tuple(_operand(part, whole, limit) for part, limit in zip(operands, limits, strict=True))
+        each = zip(operands, counted, limits, strict=True)
+        parts = tuple(_operand(part, whole, units, limit) for part, units, limit in each)
     return replace(whole, parts=parts)
 
 
-def _operand(node: Node, whole: Program, limit: WorkLimit | None) -> Program:
+def _operand(node: Node, whole: Program, counted: Work, limit: WorkLimit | None) -> Program:
     """Compile one operand of `&&`, where a number counts as true or false."""
-    counted = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
-    operand = _build_program(counted, whole.text[node.start : node.end], (limit,))
+    as_operand = Chain(level=AND, first=Literal(value=True), rest=(("&&", node),))
+    operand = _build_program(as_operand, whole.text[node.start : node.end], (counted,), (limit,))
     return replace(operand, shares={name: whole.shares[name] for name in operand.shares})
 
 
@@ -273,10 +280,13 @@ def conjuncts(node: Node) -> Iterator[Node]:
 
 def compile_node(node: Node) -> Program:
     """Compile a part of an expression that is already parsed and checked."""
-    return _build_program(node, "", work.limits(tuple(conjuncts(node))))
+    counted = [work.count_work(each) for each in conjuncts(node)]
+    return _build_program(node, "", counted, work.limits(counted))
 
 
-def _build_program(node: Node, text: str, limits: tuple[WorkLimit | None, ...]) -> Program:
+def _build_program(
+    node: Node, text: str, counted: Sequence[Work], limits: Sequence[WorkLimit | None]
+) -> Program:
     names = resource_names(node)
     computed = _Computation(prefix=_free_prefix(names))
     return Program(
@@ -286,6 +296,7 @@ def _build_program(node: Node, text: str, limits: tuple[WorkLimit | None, ...]) 
         tree=classad2.ExprTree(render(node, computed.replace)),
         computed=tuple(computed.found),
         limits=tuple(limit for limit in limits if limit is not None),
+        long=tuple(counted) if sum(each.most for each in counted) > turns.LONG else (),
         shares=work.reading_shares(node),
     )
 

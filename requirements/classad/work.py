@@ -17,7 +17,7 @@ Budgets in these units: `count_work` and `LargestSizes.units`, which adds the re
 import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -327,13 +327,12 @@ def _describe_excess(what: str, seen: int, allowed: int) -> str:
     return what + share
 
 
-def limits(operands: tuple[Node, ...]) -> tuple[WorkLimit | None, ...]:
+def limits(counted: Sequence[Work]) -> tuple[WorkLimit | None, ...]:
     """Return the limit of each operand of the outermost `&&`; None: it is below for any values.
 
     Operands are also evaluated one by one, so each has a share that does not depend on the values of others:
     those that never need an equal part of the bound leave the rest to the others.
     """
-    counted = [count_work(each) for each in operands]
     left, share = MAX_WORK, 0
     for place, most in enumerate(sorted(each.most for each in counted)):
         share = left // (len(counted) - place)

@@ -1,3 +1,4 @@
+import asyncio
 import shutil
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -6,8 +7,26 @@ import pytest
 from sqlalchemy import Engine
 
 from examples.servers.postgres import Postgres
+from requirements.classad.evaluation import Program
 from tests.support import databases
 from tests.support.service import CONFIG
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_evaluation_in_the_event_loop() -> Iterator[None]:
+    """Users' expressions are evaluated in threads: the event loop waits for none, whatever a test sends."""
+    compute = Program._compute
+
+    def compute_in_thread(program: Program, ad: object) -> object:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return compute(program, ad)
+        raise AssertionError(f"evaluated in the event loop: {program.text}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Program, "_compute", compute_in_thread)
+        yield
 
 
 @pytest.fixture
