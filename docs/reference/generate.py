@@ -358,6 +358,7 @@ def write_metrics() -> str:
         now=datetime(2026, 1, 1, tzinfo=UTC),
         runnable={},
         pilots={},
+        is_replica_used=True,
         optimizer_queue=OptimizerQueueState(problem=None),
     )
     families: Iterator[Metric] = chain(Metrics().registry.collect(), empty.collect())

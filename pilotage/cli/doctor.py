@@ -39,7 +39,7 @@ from requirements.errors import PilotageError, format_count
 from taskqueue.blob_stores.directory import check_space
 from taskqueue.blob_stores.place import S3Place
 from taskqueue.blob_stores.store import probe
-from taskqueue.db import clock, database, postgresql, redis_servers
+from taskqueue.db import clock, database, postgresql, redis_servers, replica
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
@@ -67,6 +67,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield from _check_settings(engine)
             yield _clock(engine)
             yield from _check_direct_url(engine, settings)
+            yield from _check_replica(engine, settings, now)
             yield Finding(subject, Health.GOOD, cli_engine.hide_password(settings.database_url))
             state = database.schema_state(engine)
             yield _schema(state)
@@ -128,6 +129,26 @@ def _check_direct_url(engine: Engine, settings: Settings) -> Iterator[Finding]:
         yield _direct(settings.database_direct_url)
     except PilotageError as error:
         yield Finding("direct database URL", Health.BAD, one_line(str(error)))
+
+
+def _check_replica(primary: Engine, settings: Settings, now: datetime) -> Iterator[Finding]:
+    """Check that the configured replica is good enough to be read."""
+    if settings.database_replica_url is None:
+        return
+    subject, url = "replica", settings.database_replica_url
+    with database.reading(primary) as conn:
+        now = clock.read_time(conn, now)
+    try:
+        with cli_engine.open_engine(url, pool_size=1) as engine:
+            late = replica.measure_lateness(engine, now)
+    except PilotageError as error:
+        yield Finding(subject, Health.WARNING, f"{one_line(str(error))}; the primary is read instead")
+        return
+    if late > replica.MOST_LATE:
+        message = "is late, or no service runs: the primary is read instead"
+        yield Finding(subject, Health.WARNING, f"{cli_engine.hide_password(url)} {message}")
+        return
+    yield Finding(subject, Health.GOOD, f"{cli_engine.hide_password(url)}, at most {late:.0f} s late")
 
 
 def _direct(url: str) -> Finding:
@@ -330,7 +351,10 @@ def check_files(settings: Settings) -> Iterator[Finding]:
         yield Finding("home", Health.WARNING, message)
         return
     mine = [settings.key, settings.home / CLIENT_ENV]
-    urls = filter(None, (settings.database_url, settings.direct_url, settings.redis_url))
+    urls = filter(
+        None,
+        (settings.database_url, settings.direct_url, settings.database_replica_url, settings.redis_url),
+    )
     if any(map(cli_engine.may_have_password, urls)):
         mine.append(settings.home / SETTINGS_FILE)  # the URL with the password may be set there
     for path in mine:

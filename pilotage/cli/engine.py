@@ -46,12 +46,12 @@ def open_engine(url: str, *, pool_size: int = 5) -> Iterator[Engine]:
         engine.dispose()
 
 
-def make_engine(url: str, *, pool_size: int) -> Engine:
+def make_engine(url: str, *, pool_size: int, setting: str = "database_url") -> Engine:
     """An engine; the caller disposes of it."""
     try:
         return database.connect(url, pool_size=pool_size)
     except (ValueError, ArgumentError, NoSuchModuleError) as error:
-        raise InvalidSettings([Problem(path="database_url", message=str(error))]) from None
+        raise InvalidSettings([Problem(path=setting, message=str(error))]) from None
 
 
 def upgrade_schema(url: str, *, first_job_id: int = 1) -> None:

@@ -210,6 +210,8 @@ class Settings(BaseModel):
             "(default: PILOTAGE_DATABASE_DIRECT_URL).",
         ),
     ] = None
+    database_replica_url: str | None = None
+    """Replica of the database, read for lists, accounting and explanations while it is at most 20 s late."""
     first_job_id: Annotated[
         int,
         options.option(
@@ -300,7 +302,7 @@ class Settings(BaseModel):
     token: str | None = Field(default=None, repr=False)
     """For clients: the token."""
 
-    @field_validator("database_url", "database_direct_url")
+    @field_validator("database_url", "database_direct_url", "database_replica_url")
     @classmethod
     def _name_each_host(cls, url: str | None) -> str | None:
         return None if url is None else _separate_hosts(url)

@@ -171,6 +171,21 @@ def open_current_engine(settings: Settings) -> Iterator[Engine]:
         engine.dispose()
 
 
+@contextmanager
+def open_replica(settings: Settings) -> Iterator[Engine | None]:
+    """The engine of the configured replica, which may be away; None: there is none."""
+    if settings.database_replica_url is None:
+        yield None
+        return
+    engine = cli_engine.make_engine(
+        settings.database_replica_url, pool_size=_CONNECTIONS, setting="database_replica_url"
+    )
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
 def _refuse_older(settings: Settings, state: SchemaState) -> None:
     url = cli_engine.hide_password(settings.database_url)
     if state.current is None:

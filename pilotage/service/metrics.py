@@ -40,6 +40,7 @@ class StateMetrics(Collector):
     now: datetime
     runnable: Mapping[tuple[str, ...], int]  #: waiting jobs that a site could run, by VO and site
     pilots: Mapping[tuple[str, ...], PilotCounts]  #: counted by `BY`; no queue until a broker has picked one
+    is_replica_used: bool | None = None  #: None: no replica is configured
     excluded_nodes: Sequence[NodeExclusion] = ()
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
     problems: Mapping[tuple[str, ...], int] = field(default_factory=dict)  #: by subject and health
@@ -110,6 +111,12 @@ class StateMetrics(Collector):
         )
         yield from self._collect_processes()
         yield from self._collect_pilots()
+        if self.is_replica_used is not None:
+            yield GaugeMetricFamily(
+                "pilotage_replica_used",
+                "Whether lists and explanations are read from the replica that is configured.",
+                value=self.is_replica_used,
+            )
         if self.optimizer_queue is not None:
             yield from _collect_optimizers(self.optimizer_queue)
 

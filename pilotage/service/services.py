@@ -30,6 +30,7 @@ from pilotage.service.metrics import Metrics
 from pilotage.service.models.jobs import JobSummary
 from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import clock, database
+from taskqueue.db.replica import Replica
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.task_queues.listing import WaitingClass
 from taskqueue.task_queues.priorities import FamilyCache
@@ -114,6 +115,7 @@ class Services:
     storage: StorageState = field(default_factory=StorageState)
     leaving: Event = field(default_factory=Event)  #: set once the process is about to end
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
+    replica_engine: Engine | None = None  #: None: all is read from `engine`
     claims: AsyncClaimer = field(init=False)  #: in the event loop; it has each request first
     places: PilotPlaces = field(init=False)
     wait_causes: WaitCauseRecorder = field(init=False)
@@ -122,6 +124,7 @@ class Services:
     reports: LeaseReports = field(init=False)
     revoked: RevokedTokens = field(init=False)
     job_events: JobEvents = field(init=False)
+    replica: Replica = field(init=False)  #: for lists, counts and explanations, which may be late
 
     def __post_init__(self) -> None:
         direct = self.engine if self.direct_url is None else database.connect(self.direct_url)
@@ -139,6 +142,8 @@ class Services:
             longest=self.limits.stream_seconds,
         )
         object.__setattr__(self, "job_events", events)
+        replica = Replica(self.engine, self.replica_engine, clock=self.clock)
+        object.__setattr__(self, "replica", replica)
 
     def notify(self, job_ids: Sequence[int]) -> None:
         """Notify the optimizers of stored jobs; without that the sweep finds them."""

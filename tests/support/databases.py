@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -51,6 +52,31 @@ def count_lock_waits(engine: Engine) -> int:
     here = "wait_event_type = 'Lock' AND datname = current_database()"
     with database.reading(engine) as conn:
         return int(conn.execute(text(f"SELECT count(*) FROM pg_stat_activity WHERE {here}")).scalar_one())
+
+
+@contextmanager
+def run_primary(parent: Path) -> Iterator[Postgres]:
+    """A server of a test's own with a migrated database `pilotage`, which replicas can follow."""
+    with _running(Postgres(Path(mkdtemp(dir=parent)))) as server:
+        server.execute("CREATE DATABASE pilotage")
+        database.upgrade(server.url("pilotage"))
+        yield server
+
+
+@contextmanager
+def run_replica(parent: Path, primary: Postgres) -> Iterator[Postgres]:
+    """An asynchronous replica, which follows as a hot standby."""
+    with _running(Postgres(Path(mkdtemp(dir=parent)), primary=primary)) as server:
+        yield server
+
+
+@contextmanager
+def _running(server: Postgres) -> Iterator[Postgres]:
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @contextmanager

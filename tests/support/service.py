@@ -185,6 +185,7 @@ def running(
     clock: Callable[[], datetime] = utc_now,
     issuers: Issuers | None = None,
     store: BlobStore | None = None,
+    replica: Engine | None = None,
 ) -> Iterator[Service]:
     """A service with this configuration; jobs are optimized in the request that submits them.
 
@@ -207,6 +208,7 @@ def running(
         limits=_PATIENT,
         advisor=Advisor(seconds=_PATIENCE),
         notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
+        replica_engine=replica,
     )
     with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one
         claimer.start()

@@ -41,6 +41,7 @@ from pilotage.service.auth.tokens import Tokens
 from pilotage.service.lease_reports import RunningJobs
 from pilotage.service.metrics import Metrics
 from pilotage.service.services import Services
+from taskqueue.db import replica
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
@@ -288,7 +289,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
         notify_optimizers, optimizer_queue = stack.enter_context(
             _open_optimizer_queue(settings, engine, live, clock, metrics)
         )
-        yield Services(
+        parts = Services(
             engine=engine,
             rates=rates,
             live=live,
@@ -305,7 +306,12 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             commit_age=lambda: seen.commit_age,
             running_jobs=lambda: running.count,
             direct_url=settings.direct_url,
+            replica_engine=stack.enter_context(wiring.open_replica(settings)),
         )
+        if parts.replica.is_configured:
+            look = wiring.repeat_in_thread(parts.replica.look, name="replica", every=replica.EVERY)
+            stack.enter_context(look)
+        yield parts
 
 
 def _tokens(settings: Settings, seen: LastSeen) -> Tokens:

@@ -208,7 +208,7 @@ class ExplainedJob:
 def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
     """Show what excludes which queues, what would help, and what blocks the job now."""
     config, now = page.parts.live.current, page.parts.clock()
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading(job_id) as conn:
         job = visibility.require_readable(page.caller, stored_jobs.get_job(conn, job_id))
         question = explanations.ask_about_job(conn, config, job, now=now)
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
@@ -261,7 +261,7 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
     now = page.parts.clock()
     which = visibility.countable(page.caller, wanted, ("site", "minor_status"), now=now)
     since = now - timedelta(hours=query.hours)
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         found = groups.group_failures(conn, which, since=since, limit=_LISTED)
     return page.render(
         "groups/failures.html",
@@ -283,7 +283,7 @@ def list_campaigns(page: PageOf) -> HTMLResponse:
     now = page.parts.clock()
     which = visibility.visible_jobs(page.caller, JobFilter(), now=now)
     since = now - _LATELY
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         found = groups.list_progress(conn, which, since=since, limit=_LISTED)
     return page.render(
         "groups/campaigns_live.html" if page.is_fragment else "groups/campaigns.html",

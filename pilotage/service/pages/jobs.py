@@ -139,7 +139,7 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     """List jobs, newest first: users their own, VO admins those of the VO."""
     now = page.parts.clock()
     wanted = visibility.visible_jobs(page.caller, query, now=now)
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
         counts = search.count_by_status(conn, wanted.without(STATUS))
     role = page.caller.role
@@ -207,7 +207,7 @@ def _iterate(page: PageContext, wanted: JobSelector) -> Iterator[Job]:
     """Jobs page by page, each in a transaction of its own: a download may take long."""
     left, after = _MOST_DOWNLOADED, None
     while left > 0:
-        with database.reading(page.parts.engine) as conn:
+        with page.parts.replica.reading() as conn:
             seen = search.read_page(conn, wanted, limit=min(_PAGE, left), after=after)
         yield from seen.jobs
         left, after = left - max(1, len(seen.jobs)), seen.next
@@ -394,7 +394,7 @@ def _dry_run(page: PageContext, jdl: str) -> ExplainedJob:
     config, now = parts.live.current, parts.clock()
     foreseen = checking.dry_run_source(config, submitter_of(page.caller), jdl, now=now)
     question = explanations.ask_about_dry_run(config, foreseen)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         found = explanations.explain_job(conn, config, question, forwarding=True, now=now)
         ranked = explanations.rank_queues(conn, config, question, Random(0), now=now)
     return ExplainedJob(found=found, ranked=ranked[: job.LISTED_QUEUES])

@@ -56,7 +56,7 @@ def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLRespo
     """List the pools of the caller's VOs, and those served by queues at its sites, by id."""
     config = page.parts.live.current
     which = visibility.visible_pools(page.caller, vo=query.vo or None)
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         found = listing.list_pools(conn, which, limit=query.fetch_limit, after=query.after)
         ids = [pool.pool_id for pool in found]
         queues = listing.count_queues(conn, ids)
@@ -117,7 +117,7 @@ def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -
         owner_group=query.group or None,
         submit_pool=query.pool or None,
     )
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         found = task_queues_listing.list_task_queues(conn, which, limit=query.fetch_limit, after=query.after)
     return page.render_list(
         "task_queues",
@@ -196,7 +196,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
         page.caller, vo=query.vo or None, site=query.site or None, status=query.status or None
     )
     which = replace(visible, ended_since=page.parts.clock() - timedelta(hours=query.hours))
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which)
         at_work = visibility.visible_processes(page.caller, processes.list_processes(conn))
         found = search.list_latest(conn, which, limit=query.fetch_limit, after=query.after or None)
@@ -274,7 +274,7 @@ def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTM
     """List the gateways with grid jobs that the person may count, and these jobs, newest first."""
     wanted = frozenset({query.site}) if query.site else None
     visible = [each.narrow(sites=wanted) for each in visibility.may_count(page.caller)]
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         managers = grid_jobs.list_managers(conn, visible)
         found = grid_jobs.list_grid_jobs(
             conn,

@@ -297,6 +297,6 @@ def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vo
 def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:
     visible = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
     which = replace(visible, ended_since=page.parts.clock() - _RECENT)
-    with database.reading(page.parts.engine) as conn:
+    with page.parts.replica.reading() as conn:
         counted = search.count_pilots(conn, ["queue", "status"], which)
     return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}

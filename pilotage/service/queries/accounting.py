@@ -22,7 +22,6 @@ from taskqueue import ownership
 from taskqueue.accounting import report
 from taskqueue.accounting.report import DIMENSIONS, TimeBucket, UsageQuery, UsageRow
 from taskqueue.accounting.sums import truncate_to_hour
-from taskqueue.db import database
 from taskqueue.ownership import OwnershipFilter
 
 #: Most rows in one answer.
@@ -111,7 +110,7 @@ def read(parts: Services, caller: Caller, query: AccountingQuery) -> AccountingA
     since, until = truncate_to_hour(since.astimezone(UTC)), until.astimezone(UTC)
     which, any_of = _visible(caller, query)
     question = UsageQuery(by=by, bucket=query.bucket, since=since, until=until, which=which, any_of=any_of)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         found = report.read_rows(conn, question, most=MOST)
     if found is None:
         message = f"these are more than {MOST} rows: choose a shorter time, longer buckets or fewer columns"

@@ -397,7 +397,7 @@ def explain_queue(parts: Services, caller: Caller, address: QueueAddress) -> Que
     """Report the waiting jobs that a queue may run, what excludes the rest, and which changes would help."""
     config = parts.live.current
     vos = visibility.vos_at(caller, address.site)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         waiting = classes(parts, conn, vos)
         now = list(blockers.list_closures_at_queue(conn, config, address, parts.clock(), vos=vos))
         now += blockers.count_recent_pilots(conn, address, {each.asked.vo for each in waiting}, parts.clock())
@@ -432,7 +432,7 @@ def suggest_offers(
 ) -> tuple[list[tuple[QueueAddress, QueueSuggestion]], int]:
     """Changes that would bring more jobs to some queues of a site, and the number of classes left out."""
     config = parts.live.current
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         waiting = classes(parts, conn, visibility.vos_at(caller, site))
         split = work_budget.choose_classes(waiting, queues=len(queues))
         jobs = _read_job_ads(conn, config, queues, split.chosen)

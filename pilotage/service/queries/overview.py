@@ -24,7 +24,6 @@ from requirements.values import fold
 from taskqueue.accounting import depths, time_series
 from taskqueue.accounting.depths import DepthSeries
 from taskqueue.accounting.time_series import StatusSeries
-from taskqueue.db import database
 from taskqueue.jobs import search
 from taskqueue.jobs.search import JobCount
 from taskqueue.pools import pools
@@ -133,7 +132,7 @@ def count_overview(parts: Services, caller: Caller, *, now: datetime) -> Overvie
     """Numbers of jobs of the caller's VOs; of a user also the own ones."""
     since = now - timedelta(minutes=60)
     own: Mapping[JobStatus, JobCount] | None = None
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         if caller.role is Role.USER:
             living = [status for status in JobStatus if status not in FINAL]
             own = search.count_by_status(
@@ -161,7 +160,7 @@ def course(
     vos = caller.visible_vos
     if vo:
         vos = frozenset({fold(vo)}) if vos is None else vos & {fold(vo)}
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         since = now - timedelta(hours=hours)
         return time_series.read_series(conn, vos=vos, since=since, until=now, step=step)
 
@@ -179,7 +178,7 @@ def read_depths(
     elif not (caller.is_operator or caller.vos):
         sites, vos = caller.own_sites, None
     since, step = now - timedelta(hours=hours), max(depths.INTERVAL, timedelta(hours=hours) / DEPTH_STEPS)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         return depths.read_depths(conn, site=site, sites=sites, vos=vos, since=since, until=now, step=step)
 
 
@@ -189,7 +188,7 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
     places: defaultdict[str, list[QueueAddress]] = defaultdict(list)
     for address in config.addresses:
         places[address.site].append(address)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         there = occupancy.count_by_queue(conn)
     running, pilots = Counter[str](), Counter[str]()
     for (vo, address), at_queue in there.items():
@@ -218,7 +217,7 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
 def count_at_queues(parts: Services, caller: Caller, site: str) -> Mapping[QueueAddress, QueueOccupancy]:
     """Jobs and pilots at the queues of a site now, of the VOs that the caller may count there."""
     own = visibility.vos_at(caller, site)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         there = occupancy.count_by_queue(conn)
     found: dict[QueueAddress, QueueOccupancy] = {}
     for (vo, address), more in there.items():
@@ -249,7 +248,7 @@ def _count_runnable(parts: Services, vos: frozenset[str] | None) -> RunnableJobs
     config = parts.live.current
 
     def count() -> RunnableJobs | SampledJobs:
-        with database.reading(parts.engine) as conn:
+        with parts.replica.reading() as conn:
             waiting = explanations.classes(parts, conn, vos)
             if sum(map(work_budget.class_size, waiting)) > _COUNTED:
                 latest = depths.read_latest(conn)

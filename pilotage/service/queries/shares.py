@@ -20,7 +20,6 @@ from pilotage.service.queries import explanations
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem
 from requirements.states import FINAL, HELD, JobStatus
-from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.jobs.jobs import Job
 from taskqueue.task_queues import priorities, task_queues
@@ -93,7 +92,7 @@ def list_shares(parts: Services, caller: Caller, vo: str) -> SharesAnswer:
     """The shares of a VO whose data the caller may read; owners only where it may see their names."""
     config, now = parts.live.current, parts.clock()
     effective = EffectiveShares(config=config, vo=vo, history=parts.usage)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         waiting = priorities.list_weighted(conn, vo, parts.families)
         split = effective.split(conn, [each.demand for each in waiting], now=now)
         usage = effective.list_usage(conn, now=now)
@@ -166,7 +165,7 @@ def compare_jobs(parts: Services, caller: Caller, first_id: int, second_id: int)
     if first_id == second_id:
         raise InvalidRequest([Problem(path="second", message="is the same job")])
     config, now = parts.live.current, parts.clock()
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading(first_id, second_id) as conn:
         pair = [
             visibility.require_readable(caller, jobs.get_job(conn, each)) for each in (first_id, second_id)
         ]

@@ -14,7 +14,6 @@ from pilotage.service.services import Services
 from requirements.values import fold
 from taskqueue.accounting import records
 from taskqueue.accounting.records import UsageRecord
-from taskqueue.db import database
 
 #: Name of the parameter, folded.
 _BENCHMARK = "hepscore23"
@@ -73,7 +72,7 @@ def read(parts: Services, caller: Caller, query: UsageRecordQuery) -> UsageRecor
     config = parts.live.current
     visibility.require_site(caller, config, query.site)
     since, until = query.period
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         page = records.read_page(conn, site=query.site, since=since, until=until, after=query.after)
         is_last = page.last is None
         accounted = (

@@ -129,6 +129,7 @@ def metrics(parts: PartsOf) -> Response:
             pilots=search.count_pilots(conn, BY, PilotFilter(ended_since=parts.clock() - _RECENT)),
             optimizer_queue=scope.optimizers,
             problems=problem_checks.count_problems(conn, scope),
+            is_replica_used=parts.replica.is_used if parts.replica.is_configured else None,
         )
     return Response(parts.metrics.render(state), media_type=CONTENT_TYPE_LATEST)
 

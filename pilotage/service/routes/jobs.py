@@ -75,7 +75,7 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     def select(which: JobFilter, _by: Collection[str] = ()) -> JobSelector:
         return visibility.visible_jobs(caller, which, now=now)
 
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         wanted = select(query.filter)
         seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
     has_found = bool(seen.jobs) or seen.next is not None or query.after is not None
@@ -102,7 +102,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     wanted = select(query, by)
 
     def count() -> JobSummary:
-        with database.reading(parts.engine) as conn:
+        with parts.replica.reading() as conn:
             counts = search.count_by_columns(conn, by, wanted)
             waits = search.sum_waits(conn, by, wanted)
         rows = [
@@ -324,7 +324,7 @@ def explain_job(
     parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, forwarding: Forwarding = False
 ) -> JobExplanation:
     """Explain which requirements exclude which queues, what would help, and what blocks the job now."""
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading(job_id) as conn:
         job = visibility.require_readable(caller, stored_jobs.get_job(conn, job_id))
         config, now = parts.live.current, parts.clock()
         question = explanations.ask_about_job(conn, config, job, now=now)
@@ -335,7 +335,7 @@ def explain_job(
 @allow(*EVERY_ROLE, is_expensive=True)
 def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: Most = 100) -> RankedQueues:
     """List the queues that a job may run in, ordered by its `Rank`."""
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading(job_id) as conn:
         job = visibility.require_readable(caller, stored_jobs.get_job(conn, job_id))
         config, now = parts.live.current, parts.clock()
         question = explanations.ask_about_job(conn, config, job, now=now)
@@ -355,7 +355,7 @@ def explain_description(
     config, now = parts.live.current, parts.clock()
     foreseen = checking.dry_run_source(config, submitter_of(caller), sources[0], now=now)
     question = explanations.ask_about_dry_run(config, foreseen)
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         return explanations.explain_job(conn, config, question, forwarding=forwarding, now=now)
 
 

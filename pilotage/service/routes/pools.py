@@ -69,7 +69,7 @@ class PoolQuery(StrictInput, ListPage):
 @allow(*EVERY_ROLE)
 def list_pools(parts: PartsOf, caller: CallerOf, query: Annotated[PoolQuery, Query()]) -> PoolPage:
     """List the pools of the caller's VOs, and those served by queues at its sites."""
-    with database.reading(parts.engine) as conn:
+    with parts.replica.reading() as conn:
         which = visibility.visible_pools(caller, vo=query.vo)
         found = listing.list_pools(conn, which, limit=query.fetch_limit, after=query.after)
         page, last = query.cut(found)

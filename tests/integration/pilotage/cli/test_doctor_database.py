@@ -12,6 +12,8 @@ from examples.servers.postgres import Postgres
 from examples.servers.starting import wait_until
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
+from taskqueue.db import clock, database
+from taskqueue.db.history import RAISE
 
 
 def _found(url: str, home: Path, now: datetime, **others: object) -> dict[str, Finding]:
@@ -69,3 +71,25 @@ def test_a_connection_without_time_outs_is_told_how_to_get_them(
     assert "statement_timeout" not in found
     assert found["lock_timeout"].health is Health.WARNING
     assert found["lock_timeout"].message.endswith("ALTER ROLE postgres SET lock_timeout = '10s'")
+
+
+def test_a_replica_that_is_late_or_away_is_no_fault_but_named(
+    postgres: Postgres, postgres_url: str, tmp_path: Path, now: datetime
+) -> None:
+    """Any server with the same tables will do; here it is the primary itself."""
+
+    def find(url: str) -> Finding:
+        return _found(postgres_url, tmp_path, now, database_replica_url=url)["replica"]
+
+    assert "replica" not in _found(postgres_url, tmp_path, now)
+    found = find(postgres_url)
+    assert found.health is Health.WARNING
+    assert "is late, or no service runs: the primary is read instead" in found.message
+    engine = database.connect(postgres_url)
+    with database.writing(engine) as conn:
+        conn.execute(RAISE, {"home": "h", "number": 1, "at": clock.read_time(conn, now)})
+    engine.dispose()
+    assert find(postgres_url).health is Health.GOOD
+    found = find(f"postgresql:///nowhere?host={tmp_path}")
+    assert found.health is Health.WARNING
+    assert found.message.endswith("the primary is read instead")
