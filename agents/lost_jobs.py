@@ -22,7 +22,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import leader, waiting_ttl
+from agents import leader, retries, waiting_ttl
 from agents.waiting_ttl import WaitingTtlState
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -30,6 +30,7 @@ from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.leases.attempts import AttemptTimes
+from taskqueue.leases.retries import RetryPlan
 from taskqueue.leases.uptime import Uptime
 from taskqueue.pilots import pilots
 
@@ -119,7 +120,9 @@ def cycle(
         rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, own.get(vo, ()), now))
         changed: Counter[str] = Counter()
         # Give up before marking as stalled, so that no job goes through both in one cycle.
-        for apply in (_give_up, _expire, _close_killed, *([_mark_stalled] if reads_all else [])):
+        ruled_vos = [vo for vo in rules if retries.has_rules(config, vo)]
+        give_up: _Rule = partial(_give_up, retries.make_plan(config, now), ruled_vos)
+        for apply in (give_up, _expire, _close_killed, *([_mark_stalled] if reads_all else [])):
 
             def serve(some: Mapping[str, _Rules], apply: _Rule = apply) -> None:
                 every = {key: each for of_vo in some.values() for key, each in of_vo.items()}
@@ -191,13 +194,17 @@ def _count(rule: _Rule, rules: _Rules, now: datetime, changed: Counter[str], con
     return done.total()
 
 
-def _give_up(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
+def _give_up(
+    retry: RetryPlan, ruled_vos: Collection[str], conn: Connection, rules: _Rules, now: datetime
+) -> Counter[str]:
     again, failed = expiry.give_up_stalled(
         conn,
         silent_since={vo: each.lost for vo, each in rules.items()},
         stalled_since={vo: each.grace for vo, each in rules.items()},
         ended_since={vo: each.ended_grace for vo, each in rules.items()},
         max_rescheduling={vo: each.max_rescheduling for vo, each in rules.items()},
+        retry=retry,
+        ruled_vos=ruled_vos,
         now=now,
         most=_MOST,
     )

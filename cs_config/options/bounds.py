@@ -80,6 +80,12 @@ SUBMITTED_JOBS: Final = 10_000
 #: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.
 PARENTS: Final = 1_000
 DEPENDENCIES: Final = 100_000
+#: Rules of retry of one job, and the characters, retries, factor and seconds of delay of one of them.
+RETRY_RULES: Final = 20
+RETRY_RULE: Final = 300
+RETRIES: Final = 10
+RETRY_FACTOR: Final = 10
+RETRY_DELAY: Final = 7 * 86_400
 #: Jobs of one parametric description, which clients send in several submissions.
 PARAMETRIC_JOBS: Final = 100_000
 #: Jobs of a submission that the service processes itself; the optimizers process larger ones.

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from cs_config.options import bounds
+from cs_config.options import bounds, retry_rules
+from cs_config.options.retry_rules import RetryRuleError
 from requirements import images, tag_expression
 from requirements.cpu_levels import FEATURES
 from requirements.errors import format_count
@@ -132,6 +133,14 @@ def after_policy(raw: object) -> str:
     return read
 
 
+def retry(raw: object) -> tuple[str, ...]:
+    """Rules of retry, as texts."""
+    try:
+        return retry_rules.read_rules(raw)
+    except RetryRuleError as error:
+        raise UnfitValueError(str(error)) from None
+
+
 def number(raw: object, *, is_whole: bool = False) -> float:
     """A number, also as text; an integer where it has to be whole."""
     read = as_number(raw) if isinstance(raw, str | int | float) else raw
@@ -247,7 +256,7 @@ def logical_names(raw: object) -> tuple[str, ...]:
 
 
 #: Readers of keywords whose value is a list.
-_LISTS = (texts, names, parents, logical_names, environment)
+_LISTS = (texts, names, parents, retry, logical_names, environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +344,12 @@ KEYWORDS = (
         "after_policy",
         after_policy,
         "when it may run: done (all are Done, else it fails), ended (all have ended), any (one has ended)",
+    ),
+    _plain(
+        "Retry",
+        "retry",
+        retry,
+        "[rules](../user/retries.md) for when it fails: `137 or memory limit: Memory x 1.5, twice`",
     ),
     _plain("Owner", "owner", FILLED_TEXT, "owner, where the token may submit for others"),
     _plain("OwnerGroup", "owner_group", FILLED_TEXT, "group of the owner, if it has several"),
@@ -467,7 +482,7 @@ PARTICULAR = frozenset(
     {
         *("Arguments", "StdOutput", "StdError", "ExecutionEnvironment", "OutputSandbox", "LogLevel"),
         *("JobConfigArgs", "JobName", "JobGroup", "OutputData", "OutputPath", "FirstEvent", "Seed"),
-        *("ForeignKeywords", "After", "AfterPolicy"),
+        *("ForeignKeywords", "After", "AfterPolicy", "Retry"),
     }
 )
 #: Keywords that may differ between jobs of one submission that share a parsed description:

@@ -173,6 +173,13 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             attacks=["40 long expressions are submitted"],
         ),
         Amount(
+            who="job",
+            what="retries by its rules",
+            most=f"{bounds.RETRIES} by each of {bounds.RETRY_RULES} rules, which are checked at submission",
+            counted_by="cs_config.options.retry_rules.count_uses",
+            test=f"{_ROUTES}test_retries.py::test_each_retry_has_more_memory_until_none_is_left",
+        ),
+        Amount(
             who="expression at a queue",
             what="work of its evaluation",
             most=f"{(work.MAX_WORK + work.MAX_READING) / 1e7:g} ms, counted before it begins: then "

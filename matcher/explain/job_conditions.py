@@ -31,6 +31,11 @@ class JobDemand:
     #: The job's attributes by folded names, for queues that check jobs; None: no queue checks them.
     job: Mapping[str, Value] | None = field(default=None, compare=False)
 
+    @classmethod
+    def from_stated(cls, asked: RequirementClass, stated: Requirements | None) -> "JobDemand":
+        """The demand of a job that is not stored: its class, and the Requirements that it states."""
+        return cls(asked=asked, requirements=None if stated is None else canonical.pool_form(stated))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ClassCondition:

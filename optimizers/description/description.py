@@ -13,6 +13,7 @@ from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
 from cs_config.options.options import SpecificationRule, VoOptions
 from optimizers.description import document as documents
 from optimizers.description.document import Document, DocumentReader
+from optimizers.description.retry_changes import find_unfit_rules
 from requirements import specification
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes
@@ -109,6 +110,7 @@ class JobDescription:
     job_group: str = ""
     after: tuple[str, ...] = ()  #: ids of jobs that it waits for, and names of jobs of its submission
     after_policy: str = "done"
+    retry: tuple[str, ...] = ()  #: rules for when it fails
     owner: str = ""  #: empty: the submitter
     owner_group: str = ""  #: empty: the submitter's
     vo: str = ""  #: empty: the submitter's
@@ -236,6 +238,7 @@ def parse_description(
     if not is_accepted and not reader.unread.intersection(SPECIFIC):
         for name, message in _find_unspecified(description, operations):
             reader.problem(reader.place(name), message, code=documents.INVALID)
+    reader.check_rules(description)
     if reader.problems:
         raise _build_error(raw, reader.problems)
     return description
@@ -445,6 +448,12 @@ class _Reader:
         names = (*keywords.NAMES, *options.extra)
         message = "unknown keyword (the configuration may allow it under Operations/JobDescription/Extra)"
         self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
+
+    def check_rules(self, description: JobDescription) -> None:
+        """Add the problems of rules of retry that cannot be applied to an otherwise valid description."""
+        if description.retry and description.states("retry") and not (self.is_accepted or self.problems):
+            rules = description.retry
+            self.problems += find_unfit_rules(stored_body(description), rules, self.operations)
 
     def expressions(self, own: Own) -> dict[str, object]:
         """Return Requirements and Rank, unless they are invalid."""

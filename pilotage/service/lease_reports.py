@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import anyio.to_thread
 from sqlalchemy import Engine
 
+from agents import retries
 from cs_config.cache import derived
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -47,6 +48,7 @@ def build_rules(config: Configuration) -> LeaseRules:
         max_rescheduling=options_for(config, None).job_scheduling.max_rescheduling,
         lease_times=lease_times,
         max_reschedulings={vo: options_for(config, vo).job_scheduling.max_rescheduling for vo in vos},
+        ruled_vos=frozenset(vo for vo in vos if retries.has_rules(config, vo)),
     )
 
 
@@ -129,13 +131,14 @@ class LeaseReports:
         )
 
     def _record(self, reports: Sequence[LeaseReport]) -> Sequence[ReportOutcome]:
-        return store_reports(self._engine, reports, rules=build_rules(self._live.current), now=self._clock())
+        return store_reports(self._engine, reports, config=self._live.current, now=self._clock())
 
 
 @database.retry_on_conflict
 def store_reports(
-    engine: Engine, reports: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
+    engine: Engine, reports: Sequence[LeaseReport], *, config: Configuration, now: datetime
 ) -> Sequence[ReportOutcome]:
     """Record reports in any state of their attempts, in one transaction."""
+    rules, retry = build_rules(config), retries.make_plan(config, now)
     with database.writing(engine) as conn:
-        return lifecycle.record(conn, reports, rules=rules, now=now)
+        return lifecycle.record(conn, reports, rules=rules, retry=retry, now=now)

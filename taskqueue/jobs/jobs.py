@@ -1,6 +1,6 @@
 """A stored job, and reading one."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, FromClause, bindparam, select
 
 from requirements.states import JobStatus, read_status
+from taskqueue.db import sql
 from taskqueue.errors import JobNotFound
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import jobs as table
@@ -28,6 +29,7 @@ def read_columns(of: FromClause = table) -> list[ColumnElement[Any]]:
 
 
 GET = select(*read_columns()).where(table.c.job_id == bindparam("job_id"))
+READ = select(*read_columns()).where(sql.is_listed(table.c.job_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,3 +73,8 @@ def get_job(conn: Connection, job_id: int) -> Job:
     if row is None:
         raise JobNotFound(job_id)
     return from_row(dict(row))
+
+
+def read_jobs(conn: Connection, job_ids: Collection[int]) -> list[Job]:
+    """Those of the jobs that are there."""
+    return [from_row(row._asdict()) for row in sql.read_batches(conn, READ, job_ids)]

@@ -27,6 +27,8 @@ from taskqueue.schema.tables import match_requests as table
 
 #: `closed_as` of an attempt that was started and whose pilot was silent for too long.
 LOST: Final = "lost"
+#: `closed_as` of an attempt whose payload has ended.
+FINISHED: Final = "finished"
 #: `closed_as` of an attempt whose job the pilot gave back.
 RELEASED: Final = "released"
 

@@ -12,16 +12,31 @@ LOCKED: a locked one is just being reported on, so its pilot is not silent.
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    update,
+)
 
+from cs_config.options.retry_rules import PILOT_LOST, Ending
 from requirements.states import PILOT_ENDS, RESUMABLE, JobStatus
 from taskqueue.db import clock, sql
 from taskqueue.jobs import control, jobs, log, transitions, unmatchable
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.transitions import MovedJob
-from taskqueue.leases import attempts, uptime
+from taskqueue.leases import attempts, retries, uptime
 from taskqueue.leases.attempts import Attempt
+from taskqueue.leases.retries import FailedAttempt, Retry, RetryPlan, plan_nothing
 from taskqueue.pilots.pilots import read_public_reason
 from taskqueue.schema.tables import attempts as table
 from taskqueue.schema.tables import jobs as jobs_table
@@ -106,7 +121,7 @@ _HAS_ENDED = (
 )
 STALLED_LONG = _limit_rows(
     select(
-        *(table.c.job_id, _KEY.label("key")),
+        *(table.c.job_id, table.c.site, table.c.ram_mb, _KEY.label("key")),
         *(jobs_table.c.minor_status, jobs_table.c.application_status),
     )
     .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
@@ -286,6 +301,8 @@ def give_up_stalled(
     stalled_since: Mapping[str, datetime],
     ended_since: Mapping[str, datetime],
     max_rescheduling: Mapping[str, int],
+    retry: RetryPlan = plan_nothing,
+    ruled_vos: Collection[str] = (),
     now: datetime,
     most: int = 1000,
 ) -> tuple[list[int], list[int]]:
@@ -293,7 +310,8 @@ def give_up_stalled(
 
     Their pilots are silent since `silent_since`, and they are Stalled since `stalled_since`; or both the
     pilot has ended and the job is Stalled since `ended_since`. A job fails if it has already been rescheduled
-    `max_rescheduling` times. Its application status is why it was Stalled.
+    `max_rescheduling` times, without those by rules, which `retry` plans. Its application status is why it
+    was Stalled.
     """
     values = {
         "silent_since": silent_since,
@@ -303,7 +321,11 @@ def give_up_stalled(
     }
     found: dict[int, list[int]] = defaultdict(list)
     reasons: dict[int, str] = {}
-    for row in conn.execute(STALLED_LONG, values):
+    rows = conn.execute(STALLED_LONG, values).all()
+    retried = _retry(conn, rows, retry, ruled_vos=ruled_vos, now=now)
+    for row in rows:
+        if row.job_id in retried:
+            continue
         found[max_rescheduling[row.key]].append(row.job_id)
         has_reason = row.minor_status == PILOT_ENDED and row.application_status
         reasons[row.job_id] = row.application_status if has_reason else row.minor_status
@@ -337,7 +359,34 @@ def give_up_stalled(
         )
     )
     attempts.close_attempts(conn, [*again, *failed], closed_as=attempts.LOST, now=now)
-    return again, failed
+    return [*retried, *again], failed
+
+
+def _retry(
+    conn: Connection, rows: Sequence[Row[Any]], plan: RetryPlan, *, ruled_vos: Collection[str], now: datetime
+) -> list[int]:
+    """Reschedule those of the lost jobs that a rule names; their ids. No pilot resumes them."""
+    lost = [
+        FailedAttempt(job_id=row.job_id, site=row.site, ram_mb=row.ram_mb, ending=Ending(reason=PILOT_LOST))
+        for row in rows
+    ]
+    decided = retries.decide_retries(conn, lost, plan, ruled_vos=ruled_vos)
+    planned = {job_id: each for job_id, each in decided.items() if isinstance(each, Retry)}
+    moved = transitions.move_jobs(
+        conn,
+        planned,
+        JobStatus.RESCHEDULED,
+        minor=retries.RETRIED,
+        application={job_id: each.note for job_id, each in planned.items()},
+        source=SOURCE,
+        now=now,
+        from_states=frozenset({JobStatus.STALLED}),
+        counts=False,
+    )
+    retried = _list_ids(moved)
+    attempts.close_attempts(conn, retried, closed_as=retries.CLOSED_AS, now=now)
+    retries.apply_retries(conn, {job_id: planned[job_id] for job_id in retried}, now=now)
+    return retried
 
 
 def _find(conn: Connection, statement: Select[int], values: Mapping[str, object]) -> Sequence[int]:

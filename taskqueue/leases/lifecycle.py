@@ -13,15 +13,17 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from cs_config.options.retry_rules import Ending
 from requirements.errors import InvalidRequest, PilotageError
 from requirements.states import JobStatus, read_status
 from taskqueue.db import sql
 from taskqueue.errors import IllegalTransition, LeaseNotFound, OutputMissing, StaleLease
 from taskqueue.jobs import descriptions, log, transitions, unmatchable
-from taskqueue.leases import attempts, expiry
+from taskqueue.leases import attempts, expiry, retries
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
     Decision,
+    FinishReport,
     JobState,
     LeaseReport,
     LeaseRules,
@@ -31,6 +33,7 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     Sender,
 )
+from taskqueue.leases.retries import FailedAttempt, RetryDecision, RetryPlan, plan_nothing
 from taskqueue.task_queues import task_queues
 
 SOURCE = "Pilot"
@@ -42,15 +45,23 @@ ReportOutcome = ReportAnswer | PilotageError
 
 
 def record(
-    conn: Connection, reports: Sequence[LeaseReport], *, rules: LeaseRules, now: datetime
+    conn: Connection,
+    reports: Sequence[LeaseReport],
+    *,
+    rules: LeaseRules,
+    retry: RetryPlan = plan_nothing,
+    now: datetime,
 ) -> list[ReportOutcome]:
-    """Record reports, of one lease in their order; a refused one changes nothing but the job's log."""
+    """Record reports, of one lease in their order; a refused one changes nothing but the job's log.
+
+    `retry`: what is made of failures.
+    """
     outcomes: dict[int, ReportOutcome] = {}
     left = dict(enumerate(reports))
     while left:
         first = {left[number].lease: number for number in reversed(left)}
         some = {number: left.pop(number) for number in sorted(first.values())}
-        found = _record_distinct(conn, some.values(), rules, now)
+        found = _record_distinct(conn, some.values(), rules, retry, now)
         outcomes |= zip(some, found, strict=True)
     return [outcomes[number] for number in range(len(reports))]
 
@@ -72,7 +83,11 @@ def recall(conn: Connection, lease: str, *, reason: str, now: datetime) -> bool:
 
 
 def _record_distinct(
-    conn: Connection, reports: Collection[LeaseReport], rules: LeaseRules, now: datetime
+    conn: Connection,
+    reports: Collection[LeaseReport],
+    rules: LeaseRules,
+    retry: RetryPlan,
+    now: datetime,
 ) -> list[ReportOutcome]:
     """Record reports on different leases."""
     held = _lock(conn, reports, now)
@@ -97,6 +112,8 @@ def _record_distinct(
         )
         for row in sql.read_batches(conn, transitions.LOCK_JOBS, {each.job_id for each in held.values()})
     }
+    for job_id, found in _decide_retries(conn, reports, held, rules, retry).items():
+        jobs[job_id] = replace(jobs[job_id], retry=found)
     outcomes: list[ReportOutcome] = []
     decided: list[tuple[Attempt, Decision]] = []
     stale: list[log.LogEntry] = []
@@ -119,6 +136,28 @@ def _record_distinct(
     _apply(conn, decided, now)
     log.append_new(conn, stale)
     return outcomes
+
+
+def _decide_retries(
+    conn: Connection,
+    reports: Collection[LeaseReport],
+    held: Mapping[str, Attempt],
+    rules: LeaseRules,
+    retry: RetryPlan,
+) -> Mapping[int, RetryDecision]:
+    """What rules make of the failures that open attempts report."""
+    failed = [
+        FailedAttempt(
+            job_id=attempt.job_id,
+            site=attempt.site,
+            ram_mb=max(attempt.ram_mb or 0, attempt.peak_ram_mb or 0, each.used.peak_ram_mb or 0) or None,
+            ending=Ending(reason=each.result.stored_minor_status, exit_code=each.result.exit_code),
+        )
+        for each in reports
+        if isinstance(each, FinishReport) and each.is_failure
+        if (attempt := held.get(each.lease)) is not None and attempt.closed_at is None
+    ]
+    return retries.decide_retries(conn, failed, retry, ruled_vos=rules.ruled_vos)
 
 
 def _lock(conn: Connection, reports: Collection[LeaseReport], now: datetime) -> Mapping[str, Attempt]:
@@ -153,6 +192,8 @@ def _apply(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: d
                 moving[decision.moves[number]].append(attempt.job_id)
         for move, job_ids in moving.items():
             _move(conn, move, job_ids, now)
+    retried = {attempt.job_id: decision.retry for attempt, decision in decided if decision.retry}
+    retries.apply_retries(conn, retried, now=now)
     _store_notes(conn, decided, now)
     ended = [
         attempt.job_id for attempt, decision in decided if attempt.ending and "closed_at" in decision.changes

@@ -21,12 +21,11 @@ from sqlalchemy import Connection, and_, bindparam, select
 from taskqueue.db import sql
 from taskqueue.leases import attempts
 from taskqueue.leases.attempts import Attempt
-from taskqueue.leases.reports import FINISHED
 from taskqueue.schema.tables import attempt_marks as table
 from taskqueue.schema.tables import attempts as attempts_table
 
 #: How attempts are closed whose payload has ended by its own report.
-_ENDED: Final = (FINISHED, attempts.RELEASED)
+_ENDED: Final = (attempts.FINISHED, attempts.RELEASED)
 #: Marks of one attempt; payloads renew their proxies now and then.
 _MOST: Final = 50
 

@@ -1,7 +1,8 @@
 """Starts, heartbeats and finishes of many pilots in one statement (PostgreSQL).
 
 Only for plain reports: the attempt is open and held by the sender, nobody has killed the job, attempt and
-job are in the state that the report expects (`_EXPECTED`), and the output that it names, if any, is stored.
+job are in the state that the report expects (`_EXPECTED`), the output that it names, if any, is stored, and
+no rule of retry may concern it.
 The statement stores what the report decides for that state, states it again as a condition on the locked
 rows, and is a transaction of its own. All other reports (repeated, killed, stalled, closed, of another
 holder, without their output, or on a locked row) change nothing here; `lifecycle` records each of them.
@@ -44,8 +45,8 @@ from sqlalchemy import (
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import AutocommitRunner, CompiledStatement
-from taskqueue.leases import lifecycle, reports
-from taskqueue.leases.attempts import PEAKS, Attempt
+from taskqueue.leases import lifecycle, retries
+from taskqueue.leases.attempts import FINISHED, PEAKS, Attempt
 from taskqueue.leases.reports import (
     Decision,
     FinishReport,
@@ -56,7 +57,7 @@ from taskqueue.leases.reports import (
     ReportAnswer,
     StartReport,
 )
-from taskqueue.schema.tables import attempts, job_log, jobs
+from taskqueue.schema.tables import attempts, descriptions, job_log, jobs
 
 _TIME = DateTime(timezone=True)
 _NOW = bindparam("now", type_=_TIME)
@@ -98,6 +99,12 @@ def _lock_attempts(sent: CTE) -> CTE:
     """The plain reports with their attempts, which are locked; others' locks are passed over."""
     starts = and_(sent.c.begins, attempts.c.started_at.is_(None), jobs.c.status == JobStatus.MATCHED.value)
     runs = or_(*(jobs.c.status == each.value for each in (JobStatus.RUNNING, JobStatus.COMPLETING)))
+    # Rules of retry are applied by the lifecycle. Nothing but failures is looked up.
+    of_vo = cast(bindparam("ruled_vos", type_=Text), JSON).op("->>")(attempts.c.vo)
+    of_job = exists().where(descriptions.c.description_id == jobs.c.description_id, retries.STATES_RULES)
+    never_again = or_(
+        sent.c.status.is_(None), sent.c.status != JobStatus.FAILED.value, ~or_(of_vo.is_not(None), of_job)
+    )
     goes_on = and_(~sent.c.begins, attempts.c.started_at.is_not(None), runs)
     return (
         select(
@@ -114,6 +121,7 @@ def _lock_attempts(sent: CTE) -> CTE:
             attempts.c.ending.is_(False),
             or_(sent.c.output.is_(None), sent.c.output == attempts.c.output),
             or_(starts, goes_on),
+            never_again,
         )
         .with_for_update(of=[attempts], skip_locked=True, key_share=True)
         .cte("held")
@@ -177,7 +185,7 @@ def _update_attempts(held: CTE, moved: CTE) -> Update:
             heartbeat_at=case((held.c.closes, attempts.c.heartbeat_at), else_=_NOW),
             lease_expires_at=case((held.c.closes, attempts.c.lease_expires_at), else_=expiry),
             closed_at=case((held.c.closes, _NOW)),
-            closed_as=case((held.c.closes, literal(reports.FINISHED))),
+            closed_as=case((held.c.closes, literal(FINISHED))),
             **{name: func.coalesce(held.c[name], attempts.c[name]) for name in (*_STORED, "exit_code")},
             **{name: func.greatest(held.c[name], attempts.c[name]) for name in PEAKS},
         )
@@ -197,8 +205,8 @@ def _insert_log(moved: CTE) -> Insert:
 
 @cache
 def _compile_record() -> CompiledStatement:
-    """The statement for `reports`, a JSON list of rows of `_COLUMNS`; `lease_seconds` by VO; and `now`."""
-    return compiled_sql.compile_statement(_build_record(), "reports", "lease_seconds")
+    """The statement for `reports`, a JSON list of rows of `_COLUMNS`; objects by VO; and `now`."""
+    return compiled_sql.compile_statement(_build_record(), "reports", "lease_seconds", "ruled_vos")
 
 
 _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
@@ -242,6 +250,7 @@ def record_plain(
     values = {
         "reports": json.dumps([_bind_report(each, sent[each], decided[each]) for each in decided]),
         "lease_seconds": rules.lease_seconds,
+        "ruled_vos": json.dumps(dict.fromkeys(sorted(rules.ruled_vos), 1)),
         "now": now.isoformat(),
     }
     answers: list[ReportAnswer | None] = [None] * len(sent)

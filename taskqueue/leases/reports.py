@@ -17,9 +17,8 @@ from requirements.states import FINAL, JobStatus, may_come_from
 from taskqueue.errors import IllegalTransition, OutputMissing, StaleLease
 from taskqueue.jobs import control, descriptions
 from taskqueue.leases import attempts, expiry
-from taskqueue.leases.attempts import Attempt, AttemptTimes
-
-FINISHED: Final = "finished"
+from taskqueue.leases.attempts import FINISHED, Attempt, AttemptTimes
+from taskqueue.leases.retries import RETRIED, NoRetry, Retry, RetryDecision
 
 STARTED: Final = "Job Initialization"
 RUNNING_AGAIN: Final = "Application"
@@ -124,6 +123,8 @@ class LeaseRules:
     max_rescheduling: int  #: how often a job may be rescheduled
     lease_times: Mapping[str, timedelta] = field(default_factory=dict)  #: by VO
     max_reschedulings: Mapping[str, int] = field(default_factory=dict)
+    #: VOs with rules of retry for all of their jobs.
+    ruled_vos: frozenset[str] = frozenset()
 
     @cached_property
     def lease_seconds(self) -> str:
@@ -176,6 +177,7 @@ class Decision:
     changes: Mapping[str, Any] = field(default_factory=dict)  #: of the attempt, by field
     moves: tuple[Move, ...] = ()  #: of the job, one after the other
     note: Note | None = None  #: on the job, after the moves
+    retry: Retry | None = None  #: the job runs again, as planned here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,8 @@ class JobState:
     epoch: int = 0  #: number of its latest attempt
     #: Characters of its parameters by name; read only for a note with parameters.
     parameters: Mapping[str, int] = field(default_factory=dict)
+    #: What rules make of a failure that is reported; None: no rule names it.
+    retry: RetryDecision | None = None
 
 
 def _refuse(_: Attempt) -> bool:
@@ -313,6 +317,8 @@ class FinishReport(LeaseReport):
     def decide(self, attempt: Attempt, job: JobState, rules: LeaseRules, now: datetime) -> Decision:  # noqa: ARG002  (other reports use them)
         """End the job, which must have started; one that was killed meanwhile stays Killed.
 
+        One that failed is rescheduled where a rule lets it run again.
+
         Raises:
             OutputMissing: The attempt has not the output that the report names.
         """
@@ -325,15 +331,32 @@ class FinishReport(LeaseReport):
                 f"the output of attempt {attempt.epoch} of job {attempt.job_id} is not stored; send it again"
             )
         moves = _revive(attempt, job)
-        wanted = JobStatus(result.status)
         if not attempt.ending:
             reached = replace(job, status=moves[-1].status) if moves else job
-            moves += _move(attempt, reached, wanted, result.stored_minor_status, result.application_status)
-        closed = _close(attempt, FINISHED, request, JobStatus.KILLED if attempt.ending else wanted, now)
+            moves += self._end_job(attempt, reached)
+        closed = _close(
+            attempt, FINISHED, request, JobStatus.KILLED if attempt.ending else moves[-1].status, now
+        )
         changes = {**closed.changes, "exit_code": result.exit_code, **self.used.raise_columns(attempt)}
         if attempt.quarantined and attempt.started_at is None:
             changes["started_at"] = now
-        return replace(closed, changes=changes, moves=moves)
+        is_retried = bool(moves) and moves[-1].status is JobStatus.RESCHEDULED
+        retry = job.retry if is_retried and isinstance(job.retry, Retry) else None
+        return replace(closed, changes=changes, moves=moves, retry=retry)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the payload has failed."""
+        return self.result.status == "Failed"
+
+    def _end_job(self, attempt: Attempt, job: JobState) -> tuple[Move]:
+        result, retry = self.result, job.retry
+        if isinstance(retry, Retry) and job.status in may_come_from(JobStatus.RESCHEDULED):
+            [again] = _move(attempt, job, JobStatus.RESCHEDULED, RETRIED, retry.note)
+            return (replace(again, is_counted=False),)
+        why = [retry.reason] if isinstance(retry, NoRetry) else []
+        application = "; ".join(filter(None, [result.application_status, *why]))
+        return _move(attempt, job, JobStatus(result.status), result.stored_minor_status, application)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -445,7 +445,9 @@ attempts = _table(
     Column("heartbeat_at", UtcTime),
     Column("ending", Boolean, nullable=False, server_default=false()),  # killed; pilot gets a kill command
     Column("closed_at", UtcTime),
-    Column("closed_as", Text),  # finished, released, expired, lost, rescheduled, killed
+    # finished, released, expired, lost, retried (lost, by a rule), rescheduled, killed; a lost one whose job
+    # was kept from pilots or edited since: held, dependencies, edited
+    Column("closed_as", Text),
     # JSON of the finish or release that closed it; a repeated report gets the same answer.
     Column("request", Text),
     Column("answer", Text),  # JSON of that answer

@@ -31,7 +31,7 @@ from examples.servers.dirac_wire import WireClient
 from examples.servers.postgres import Postgres
 from requirements.states import FINAL
 from taskqueue.db import database
-from taskqueue.leases.reports import FINISHED
+from taskqueue.leases.attempts import FINISHED
 from taskqueue.schema.tables import attempts, job_log, jobs
 from tests.support.processes import Supervised
 

@@ -270,10 +270,18 @@ _LOG: Mapping[str, Column] = {
 }
 
 
+_RETRIES: Mapping[str, Column] = {
+    "#Attempt": "epoch",
+    "Ended": lambda entry: output.local_time(entry["at"]),
+    "Retried by a rule": "note",
+}
+
+
 def render_job(job: Entry) -> RenderableType:
     """A table of the response of `GET /jobs/{id}`."""
     inner = {
         "after",
+        "retries",
         "attempt",
         "description",
         "job_id",
@@ -291,6 +299,8 @@ def render_job(job: Entry) -> RenderableType:
     if parents := job.get("after"):  # not of a service of 1.0.0
         rows = ((each["job_id"], each["status"]) for each in parents)
         shown.insert(0, output.table(("#After job", "Status"), rows))
+    if job.get("retries"):
+        shown.insert(0, output.list_table(_RETRIES, job["retries"]))
     description = output.table(("Description", ""), (job.get("description") or {}).items())
     local = list(_local_jobs(job)) if job.get("local_jobs") else []
     about = output.facts(facts, title=f"Job {job['job_id']}")

@@ -29,7 +29,6 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, marks
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
-    FINISHED,
     FinishReport,
     HeartbeatReport,
     LeaseReport,
@@ -92,12 +91,12 @@ class Standing:
     @property
     def is_over(self) -> bool:
         """Whether the attempt ended as the sender reported."""
-        return self.attempt is not None and self.attempt.closed_as in (FINISHED, attempts.RELEASED)
+        return self.attempt is not None and self.attempt.closed_as in (attempts.FINISHED, attempts.RELEASED)
 
     @property
     def lacks_output(self) -> bool:
         """Whether the sender has ended the job without an output: a JobWrapper may send it after that."""
-        if self.attempt is None or self.attempt.closed_as != FINISHED or not self.is_marked:
+        if self.attempt is None or self.attempt.closed_as != attempts.FINISHED or not self.is_marked:
             return False
         return not self.is_ghost and self.job.status in FINAL and self.attempt.output is None
 
@@ -133,8 +132,8 @@ def read_standing(conn: Connection, call: DiracCall, job_id: int, *, learn: bool
 
 def _record(call: DiracCall, reports: Sequence[LeaseReport]) -> list[ReportAnswer]:
     """Record reports in one transaction; those that come too late are only logged."""
-    rules = lease_reports.build_rules(call.parts.live.current)
-    outcomes = lease_reports.store_reports(call.parts.engine, reports, rules=rules, now=call.parts.clock())
+    config, now = call.parts.live.current, call.parts.clock()
+    outcomes = lease_reports.store_reports(call.parts.engine, reports, config=config, now=now)
     for report, outcome in zip(reports, outcomes, strict=True):
         if isinstance(outcome, PilotageError):
             _log.info("%s of %s had no effect: %s", report.kind, call.peer.user, outcome)

@@ -127,9 +127,7 @@ def _hand_over(call: DiracCall, match: ClaimedJob, reference: object) -> Result:
     except InvalidJob as fault:
         result = PayloadResult(status="Failed", minor_status=_UNREADABLE, application_status=str(fault)[:255])
         report = FinishReport(lease=match.lease, sender=Sender(subject=None), result=result)
-        lease_reports.store_reports(
-            call.parts.engine, [report], rules=lease_reports.build_rules(config), now=call.parts.clock()
-        )
+        lease_reports.store_reports(call.parts.engine, [report], config=config, now=call.parts.clock())
         return jencode.error(f"job {job.job_id}: {fault}", jencode.NO_MATCH)
     user = config.registry.users.get(job.owner)
     return jencode.ok(

@@ -215,6 +215,16 @@ class ParentAnswer(AnswerModel):
     has_ended: bool
 
 
+class RetryAnswer(AnswerModel):
+    """A retry of a job by its rules."""
+
+    at: datetime
+    epoch: int = Field(description="Number of the attempt that failed.")
+    note: str = Field(
+        validation_alias="application_status", description="Its end, what is changed, and which retry it is."
+    )
+
+
 class JobDetails(JobAnswer):
     """A job with its description."""
 
@@ -223,6 +233,7 @@ class JobDetails(JobAnswer):
     attempt: AttemptAnswer | None = Field(description="The latest attempt; null: never matched.")
     waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
     after: list[ParentAnswer] = Field(description="Jobs that it waits for, or waited for.")
+    retries: list[RetryAnswer] = Field(description="Each time that a rule let it run again, in order.")
 
 
 class JobPage(BaseModel):

@@ -220,9 +220,7 @@ def _with_job(config: Configuration, demand: JobDemand, applicant: JobView) -> J
 
 
 def _demand(foreseen: DryRun) -> JobDemand:
-    stated = foreseen.description.requirements
-    requirements = None if stated is None else canonical.pool_form(stated)
-    return JobDemand(asked=foreseen.requirement_class, requirements=requirements)
+    return JobDemand.from_stated(foreseen.requirement_class, foreseen.description.requirements)
 
 
 #: Pools of one submission that are looked at.

@@ -58,6 +58,7 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
+from taskqueue.leases.retries import RETRIED
 
 _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
@@ -271,6 +272,11 @@ class JobStory:
     def latest(self) -> AttemptUse | None:
         """The latest attempt; None: never matched."""
         return self.attempts[0] if self.attempts else None
+
+    @property
+    def retries(self) -> Sequence[LogEntry]:
+        """The times that a rule let it run again."""
+        return [each for each in self.log if each.minor_status == RETRIED]
 
 
 def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *, now: datetime) -> JobStory:

@@ -45,6 +45,7 @@ from pilotage.service.models.jobs import (
     LogQuery,
     ParentAnswer,
     RefusedJob,
+    RetryAnswer,
     Submission,
     SubmittedJobs,
     SummaryQuery,
@@ -163,6 +164,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         attempt=story.latest.to_answer() if story.latest else None,
         waited=dict(story.waited),
         after=[ParentAnswer.model_validate(each) for each in story.parents],
+        retries=[RetryAnswer.model_validate(each) for each in story.retries],
     )
 
 

@@ -26,6 +26,7 @@ from taskqueue.leases.reports import (
     FinishReport,
     GridJobPhase,
     HeartbeatReport,
+    LeaseReport,
     Note,
     NoteReport,
     PayloadResult,
@@ -254,10 +255,9 @@ async def finish(parts: PartsOf, caller: CallerOf, lease: LeasePath, body: Finis
     )
     output = body.output.removeprefix("sha256:") if body.output else None
     sender = identify_sender(caller)
-    answer = await parts.reports.record(
-        FinishReport(lease=lease, result=result, output=output, used=body.to_use(), sender=sender)
+    return await _end(
+        parts, FinishReport(lease=lease, result=result, output=output, used=body.to_use(), sender=sender)
     )
-    return _build_answer(answer, status=answer.status)
 
 
 @router.post("/{lease}/release")
@@ -268,14 +268,18 @@ async def release(
     """Give the job back: if it was not started it waits again, otherwise it is rescheduled."""
     body = body or ReleaseBody()
     is_gateway = caller.within({Role.GATEWAY}) is not None
-    answer = await parts.reports.record(
-        ReleaseReport(
-            lease=lease,
-            reason=body.reason,
-            sender=identify_sender(caller),
-            is_undelivered=body.undelivered and is_gateway,
-        )
+    report = ReleaseReport(
+        lease=lease,
+        reason=body.reason,
+        sender=identify_sender(caller),
+        is_undelivered=body.undelivered and is_gateway,
     )
+    return await _end(parts, report)
+
+
+async def _end(parts: Services, report: LeaseReport) -> LeaseAnswer:
+    """Record the end of an attempt, after which its job may run again."""
+    answer = await parts.reports.record(report)
     if answer.status == JobStatus.RESCHEDULED:
         await anyio.to_thread.run_sync(parts.notify, [answer.job_id])  # it needs the optimizers
     return _build_answer(answer, status=answer.status)

@@ -441,6 +441,24 @@ def test_the_second_call_of_a_rescheduling_does_not_change_the_next_attempt(ask:
     assert status(ask, job_id) == "Matched"
 
 
+def test_a_rule_of_the_vo_lets_a_job_run_again_that_a_jobwrapper_reports_as_failed(
+    engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]]
+):
+    rule = 'JobDescription: {Retry: {default: "time limit: CPUTime x 2"}}'
+    text = CONFIG.replace("{Defaults: {", f"{{Defaults: {{{rule}, ")
+    with opened_door(engine, tmp_path, text=text) as door:
+        ask = asking(door, chains)
+        job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+        for asked, after in (("1000", "Waiting"), ("2000", "Failed")):
+            assert asked in value(ask("pia", MATCHER, "requestJob", RESOURCE))["JDL"]
+            value(ask("pia", UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
+            # What the wrapper sends after the end changes nothing.
+            for end in ("Failed", "Failed", "Done"):
+                minor = "Job has reached the CPU limit of the queue"
+                value(ask("pia", UPDATE, "setJobStatus", job_id, end, minor, "JobWrapper"))
+                assert status(ask, job_id) == after
+
+
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
     job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))

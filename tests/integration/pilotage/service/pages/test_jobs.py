@@ -67,6 +67,24 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
         pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0}).raise_for_status()
 
 
+def test_each_retry_by_a_rule_stands_on_the_page(service: Service, signed_in: SignedIn) -> None:
+    [job_id] = _submit(service, {"MinRAM": 1000, "Retry": "137: Memory x 1.5, twice; any failure: never"})
+    for exit_code in (137, 137, 2):
+        pilot = service.pilot("LCG.A.org/ce1/long")
+        [match] = pilot.post("/api/v1/matcher/requestJob", json=LONG).raise_for_status().json()["matches"]
+        lease = f"/api/v1/leases/{match['lease']}"
+        pilot.post(f"{lease}/start", json={}).raise_for_status()
+        end = {"status": "Failed", "exit_code": exit_code}
+        pilot.post(f"{lease}/finish", json=end).raise_for_status()
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}")
+    lines = page.get_by_role("region", name="Retries by rules").get_by_role("listitem")
+    expect(lines).to_have_count(2)
+    expect(lines.first).to_contain_text("exit code 137; MinRAM 1000 → 1500; retry 1 of 2")
+    expect(lines.last).to_contain_text("MinRAM 1500 → 2250; retry 2 of 2")
+    picture(page, "jobs/retries")
+
+
 def test_each_role_sees_its_jobs_and_no_others(service: Service, signed_in: SignedIn) -> None:
     [of_ada] = _submit(service, {"JobName": "hers"})
     [of_bob] = _submit(service, {"JobName": "his"}, user="bob")

@@ -71,6 +71,14 @@ def test_what_an_attempt_used_stands_beside_what_was_asked():
     assert ["CPU", "time,", "s", "3,600", "–"] in lines
 
 
+def test_each_retry_by_a_rule_has_a_line():
+    note = "Application Finished With Errors, exit code 137; MinRAM 1000 → 1500; retry 1 of 2"
+    retried = {"epoch": 1, "at": "2026-03-28T12:00:00Z", "note": note}
+    text = " ".join(told(job_show.render_job({"job_id": 7, "attempt": None, "retries": [retried]})).split())
+    assert "Retried by a rule" in text
+    assert "MinRAM 1000 → 1500; retry 1 of 2" in text
+
+
 def test_long_expressions_are_cut_so_that_a_table_stays_readable():
     long = "other.A == 1 || " * 1_000 + "other.Z == 2"
     reason = {"requirement": "Requirements", "wanted": long, "excluded": 3, "only_this": 3, "example": None}
