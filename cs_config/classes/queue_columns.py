@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from cs_config.cache import Cache
 from requirements import evaluator
@@ -68,6 +68,14 @@ class RequirementQuestion:
     parts: tuple[RequirementPart, ...]
 
 
+#: Bytes of cached results of parts, of one VO.
+MOST_BYTES: Final = 64 << 20
+
+
+def _measure(key: Hashable, found: int) -> int:
+    return 500 + 2 * len(str(key)) + found.bit_length() // 8
+
+
 class QueueColumns(ColumnIndex[Queue]):
     """An index of queues by the values of their parameters."""
 
@@ -89,7 +97,8 @@ class QueueColumns(ColumnIndex[Queue]):
         self.declarations = declarations
         self._stated = stated
         self._implied = implied
-        self._results: Cache[Hashable, tuple[RequirementPart, int]] = Cache(cached)
+        #: By the keys of parts.
+        self._results: Cache[Hashable, int] = Cache(cached, measure=_measure, most=MOST_BYTES)
 
     @cached_property
     def present(self) -> frozenset[str]:
@@ -160,8 +169,8 @@ class QueueColumns(ColumnIndex[Queue]):
         if known is None:
             groups = self.group_by_values(part.names)
             found = reduce(or_, (alike for first, alike in groups if part.holds(first.values)), 0)
-            known = self._results.store(part.key, (part, found))
-        return known[1]
+            known = self._results.store(part.key, found)
+        return known
 
     def _whole(self, requirements: Requirements, key: Hashable) -> RequirementPart:
         declarations = self.declarations

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cs_config.classes import queue_columns
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from matcher.claim import snapshot
 from matcher.index import place_pools
 from matcher.request import node_checks
+from optimizers.description import template_cache
 from pilotage.plugins.dirac import door_guard
 from pilotage.service.auth import rate_limits
 from pilotage.service.queries import downtimes
 from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
-from requirements.classad import work
+from requirements.classad import evaluation, work
 from taskqueue import day_record
 
 _MB: Final = 1 << 20
@@ -191,6 +193,16 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
                 "an expression of many terms",
                 "a node states 16,000 characters",
             ],
+        ),
+        Amount(
+            who="all",
+            what="bytes of expressions, conditions and templates of descriptions that were read and are kept",
+            most=f"{evaluation.KEPT_MB} MB of expressions, 192 MB of what was derived from them, "
+            f"{template_cache.MOST_BYTES >> 20} MB of templates, {queue_columns.MOST_BYTES >> 20} MB of "
+            "conditions for each VO. What was stored first goes",
+            counted_by="requirements.kept.Kept",
+            test="tests/unit/requirements/test_kept.py::"
+            "test_the_programs_of_long_expressions_are_kept_up_to_their_bytes",
         ),
         Amount(
             who="all",

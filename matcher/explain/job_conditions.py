@@ -5,7 +5,7 @@ Each is evaluated by the evaluator, or is a row of `matcher.conditions`.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from sqlalchemy import Connection
 
@@ -15,6 +15,7 @@ from matcher.conditions import CONDITIONS, Condition, DemandValues, KeywordDeman
 from matcher.limits import job_groups
 from requirements import canonical, evaluator
 from requirements.canonical import Requirements
+from requirements.kept import keep
 from requirements.record import Declarations
 from requirements.requirement_class import RequirementClass
 from requirements.values import Value, fold
@@ -101,7 +102,12 @@ def list_conditions(demand: JobDemand) -> Iterator[JobCondition]:
         yield AdmissionCondition(job=demand.job)
 
 
-@lru_cache(maxsize=20_000)
+def _measure(_: object, asked: RequirementClass, requirements: str | None) -> int:
+    names = sum(map(len, (asked.tags, asked.sites, asked.banned_sites, asked.grid_ces, asked.platforms)))
+    return 2000 + 200 * names + 100 * len(requirements or "")
+
+
+@keep(64, _measure)
 def class_conditions(asked: RequirementClass, requirements: str | None) -> tuple[JobCondition, ...]:
     """The conditions of a class and of its pool's requirements, JSON."""
     read = None if requirements is None else canonical.from_json(requirements)

@@ -104,8 +104,9 @@ def _value(written: str) -> Value:
     return written[1:-1] if written[0] == '"' else int(written)
 
 
-#: Cached templates; one takes about ten kilobytes.
+#: Cached templates, and their bytes; one usually takes about ten kilobytes.
 _MOST_KEPT: Final = 2000
+MOST_BYTES: Final = 64 << 20
 #: Recently used templates that are tried on a text before it is split, which takes as long as to try twenty.
 _MOST_TRIED: Final = 16
 #: Placeholder for a number while a template is parsed.
@@ -144,7 +145,11 @@ class DescriptionTemplate:
 @derived
 def _template_cache(_config: Configuration) -> Cache[Hashable, DescriptionTemplate | None]:
     """Templates by submitter, archive and text; None: the text has to be parsed as a whole."""
-    return Cache(_MOST_KEPT)
+    return Cache(_MOST_KEPT, measure=_measure, most=MOST_BYTES)
+
+
+def _measure(key: Hashable, _: object) -> int:
+    return 4000 + 8 * len(str(key))
 
 
 class TemplateMatcher:

@@ -17,14 +17,14 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import classad2
 import htcondor2  # noqa: F401  # registers functions of HTCondor, such as stringListMember, with classad2
 
 from requirements.classad import restrictions, turns, work
 from requirements.classad.parser import SHORT, read_expression
-from requirements.classad.restrictions import MAX_SIZE, check, resource_name, resource_names
+from requirements.classad.restrictions import MAX_SIZE, check, parts_of, resource_name, resource_names
 from requirements.classad.syntax_tree import (
     AND,
     Attribute,
@@ -40,6 +40,7 @@ from requirements.classad.syntax_tree import (
 )
 from requirements.classad.work import LargestSizes, Size, Work, WorkLimit
 from requirements.errors import InvalidInput
+from requirements.kept import keep
 from requirements.record import Reason, ReasonKind
 from requirements.values import Value, as_value, find_excess, fold, format_value, lookup, lookup_each, to_nfc
 
@@ -70,6 +71,7 @@ class Program:
     computed: tuple[_Computed, ...]  #: in order of dependency
     limits: tuple[WorkLimit, ...]  #: of its work; beyond one of them its value is Error
     long: tuple[Work, ...]  #: of its operands, if some values make its evaluation a long one
+    patterns: int  #: bytes of its regular expressions, at most
     shares: Mapping[str, int]  #: work of reading each name, by `attribute_key`; a value beyond it is Error
 
     def value(self, resource: Mapping[str, Value]) -> object:
@@ -234,9 +236,18 @@ def _compile_text(text: str) -> Program | str:
         return str(error)
 
 
+#: Bytes of a program for each character, at most.
+_OF_CHARACTER: Final = 100
+
+
+def _measure_program(program: Program | str, text: str) -> int:
+    return _OF_CHARACTER * len(text) + (0 if isinstance(program, str) else program.patterns)
+
+
 #: The agent goes through the expressions of all pools in turn: a cache of fewer would never have the next.
-_compile_short = lru_cache(maxsize=8192)(_compile_text)
-_compile_long = lru_cache(maxsize=512)(_compile_text)
+_compile_short = keep(128, _measure_program)(_compile_text)
+_compile_long = keep(64, _measure_program)(_compile_text)
+KEPT_MB: Final = (_compile_short.most + _compile_long.most) >> 20
 
 
 def _compile(source: SourceText) -> Program:
@@ -297,6 +308,7 @@ def _build_program(
         computed=tuple(computed.found),
         limits=tuple(limit for limit in limits if limit is not None),
         long=tuple(counted) if sum(each.most for each in counted) > turns.LONG else (),
+        patterns=sum(work.pattern_bytes(each) for each in parts_of(node)),
         shares=work.reading_shares(node),
     )
 

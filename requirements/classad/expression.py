@@ -10,7 +10,6 @@ Find and replace single conditions of an expression: another name, another value
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from requirements.classad import evaluation
 from requirements.classad.normal_form import literal, normal_form
@@ -38,6 +37,7 @@ from requirements.classad.syntax_tree import (
     words,
 )
 from requirements.errors import InvalidInput
+from requirements.kept import keep
 from requirements.values import Scalar, Unevaluated, as_value, fold
 
 #: In every text with `MY.X` or `self.X`, also where the name is quoted.
@@ -193,7 +193,11 @@ def _is_own(part: Node) -> bool:
     return isinstance(part, Attribute) and own_name(part) is not None
 
 
-@lru_cache(maxsize=1024)
+def _measure(_: object, expression: Expression) -> int:
+    return 8 * len(expression.text)
+
+
+@keep(32, _measure)
 def canonical_text(expression: Expression) -> str:
     """Return the normal form, which is the same for many spellings of an expression.
 
@@ -214,7 +218,7 @@ def canonical_text(expression: Expression) -> str:
     return written
 
 
-@lru_cache(maxsize=1024)
+@keep(32, _measure)
 def pool_expression(expression: Expression) -> Expression:
     """Return the expression that is evaluated for all jobs of a pool: the normal form, names as spelled here.
 

@@ -8,7 +8,6 @@ matchmaking; SAM-Grid's `Requirements` of a site.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from requirements.classad import evaluation as classad_compiled
 from requirements.classad.evaluation import Program, conjuncts
@@ -22,6 +21,7 @@ from requirements.classad.syntax_tree import (
     attribute_name,
     render,
 )
+from requirements.kept import keep
 from requirements.values import MAX_INTEGER, Value, lookup
 
 #: Prefixes of names, so that both sides may use the same name.
@@ -86,7 +86,7 @@ class TwoSided:
         return found
 
 
-@lru_cache(maxsize=1024)
+@keep(32, lambda found, text, *_: 100 * len(text) + found.compiled.patterns)
 def parse_match_expression(
     text: str, path: str = "Requirements", *, bare_is_either: bool = False
 ) -> TwoSided:

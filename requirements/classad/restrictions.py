@@ -39,7 +39,7 @@ FUNCTIONS = frozenset({"regexp", "regexpmember"})
 #: Characters of a pattern.
 MAX_PATTERN = 200
 #: Bytes of a compiled pattern; excludes `(.{1,99}){1,99}`.
-_MAX_MEMORY = 1 << 20
+MAX_MEMORY = 1 << 20
 #: Options with the same meaning in both libraries.
 _OPTIONS = frozenset("ims")
 
@@ -87,12 +87,12 @@ def pattern_of(call: Call) -> Any:
     return compiled(texts[0], texts[1] if len(texts) > 1 else "")
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)  # of up to `MAX_MEMORY` each
 def compiled(pattern: str, options: str) -> Any:
     """Compile a pattern; raises `re2.error`."""
     settings = re2.Options()
     settings.log_errors = False
-    settings.max_mem = _MAX_MEMORY
+    settings.max_mem = MAX_MEMORY
     settings.never_capture = True  # finding groups takes many times longer
     flags = f"(?{''.join(sorted(set(options.lower())))})" if options else ""
     return re2.compile(flags + pattern, options=settings)

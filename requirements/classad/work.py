@@ -19,7 +19,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from requirements.classad import restrictions
 from requirements.classad.restrictions import parts_of, resource_names
@@ -98,6 +98,9 @@ _COUNT: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 #: Instructions and ambiguities of a program, at most, that has so few states that RE2 keeps all of them, some
 #: hundreds; it builds them once, in about a millisecond.
 _FEW_STATES: Final = ((40, 10), (100, 8))
+
+#: How many times less memory such a program takes, at least.
+_SMALLER: Final = 8
 
 #: Work for each byte, of functions that return a text, of those that read one, and of those that read a list.
 _BUILDING: Final = {"strcat": 4, "string": 4, "substr": 6, "tolower": 35, "toupper": 35}
@@ -360,11 +363,26 @@ def _matching_work(call: Call) -> int:
     """Return the work of matching one byte with the pattern of a call."""
     compiled = restrictions.pattern_of(call)
     size: int = compiled.programsize
-    pattern = _FLAGS.sub("", compiled.pattern, count=1)
-    ambiguities = _ambiguities(pattern)
-    has_few_states = any(size <= most and ambiguities <= allowed for most, allowed in _FEW_STATES)
     further = max(0, size - _INSTRUCTIONS)
-    return _MATCHING if has_few_states else _INSTRUCTION * (size - further) + _FURTHER_INSTRUCTION * further
+    return (
+        _MATCHING
+        if _has_few_states(compiled)
+        else _INSTRUCTION * (size - further) + _FURTHER_INSTRUCTION * further
+    )
+
+
+def _has_few_states(compiled: Any) -> bool:
+    size: int = compiled.programsize
+    ambiguities = _ambiguities(_FLAGS.sub("", compiled.pattern, count=1))
+    return any(size <= most and ambiguities <= allowed for most, allowed in _FEW_STATES)
+
+
+def pattern_bytes(part: Node) -> int:
+    """Return the bytes that a part takes once it was matched with many texts: 0 if it has no pattern."""
+    if not isinstance(part, Call) or not restrictions.is_regexp(part):
+        return 0
+    is_small = _has_few_states(restrictions.pattern_of(part))
+    return restrictions.MAX_MEMORY // (_SMALLER if is_small else 1)
 
 
 def _ambiguities(pattern: str) -> float:

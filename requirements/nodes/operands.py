@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import lru_cache
+from typing import Final
 
 from requirements.classad import evaluation, work
 from requirements.classad.evaluation import Program
@@ -34,6 +34,7 @@ from requirements.classad.syntax_tree import (
 )
 from requirements.classad.work import Work
 from requirements.errors import InvalidInput
+from requirements.kept import keep
 from requirements.nodes.representatives import Comparisons
 from requirements.values import Scalar, Value
 
@@ -122,7 +123,16 @@ class ReadOperands:
         return found
 
 
-@lru_cache(maxsize=1024)
+#: Bytes of what was read, for each character and for each name, at most.
+_OF_CHARACTER: Final = 100
+_OF_NAME: Final = 200
+
+
+def _measure(_: object, text: str, *names: frozenset[str]) -> int:
+    return _OF_CHARACTER * len(text) + _OF_NAME * sum(map(len, names))
+
+
+@keep(64, _measure)
 def read_operands(text: str, listed: frozenset[str], unknown: frozenset[str]) -> ReadOperands | None:
     """Read an expression; None: it can no longer be parsed. Names of attributes are by `attribute_key`."""
     source = SourceText(text=text, path="Requirements")
