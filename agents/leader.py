@@ -265,6 +265,7 @@ INTERVALS: Mapping[str, float] = {
     "accounting": 5.0,
     "depths": 60.0,
     "day-record": 60.0,
+    "forecasts": 60.0,
     "scope-counters": 30.0,
     "retention": 600.0,
 }

@@ -20,7 +20,7 @@ from pilotage.service.queries import downtimes
 from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import evaluation, work
-from taskqueue import day_record
+from taskqueue import day_record, past_forecasts
 
 _MB: Final = 1 << 20
 _SERVICE: Final = "tests/integration/pilotage/service/"
@@ -290,6 +290,14 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"{bounds.SITE_PROCESSES:,}, {bounds.SITE_REPORTS / 1e6:g} million",
             counted_by="taskqueue.sites.processes",
             test=f"{_ROUTES}test_sites.py::test_a_vo_has_so_many_directors_and_gateways_and_no_more",
+        ),
+        Amount(
+            who="VO",
+            what="stored forecasts of starts",
+            most=f"{past_forecasts.MOST} whose jobs have started, {past_forecasts.MOST} whose jobs wait",
+            counted_by="taskqueue.past_forecasts.REMOVE_OLD",
+            test="tests/integration/agents/test_forecasts.py::"
+            "test_jobs_that_no_longer_wait_and_the_oldest_forecasts_go",
         ),
         Amount(
             who="place, class or scope",

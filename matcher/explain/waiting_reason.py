@@ -41,7 +41,7 @@ def find_reason(
 
     None while the configuration, a closure or a fault of ours keeps them: they do not fail for it.
     """
-    demand = _read_demand(conn, config, job_id, task_queue_id)
+    demand = read_demand(conn, config, job_id, task_queue_id)
     if demand is None:
         return None
     survey = queue_set.all_queues(config, demand.asked.vo)
@@ -51,10 +51,8 @@ def find_reason(
     return _BY_CAUSE.get(cause) or _describe_queues(survey, demand)
 
 
-def _read_demand(
-    conn: Connection, config: Configuration, job_id: int, task_queue_id: int
-) -> JobDemand | None:
-    """None: the task queue is gone, or only a later release can read its class."""
+def read_demand(conn: Connection, config: Configuration, job_id: int, task_queue_id: int) -> JobDemand | None:
+    """The demand of a waiting job; None: its task queue is gone, or only a later release can read it."""
     asked = listing.read_requirement_class(conn, task_queue_id)
     if asked is None:
         return None

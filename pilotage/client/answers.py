@@ -67,6 +67,7 @@ class EligibilityReport(Answer):
     changes: Sequence[HelpfulChange] = ()  #: the best first
     now: Sequence[str] = ()  #: what holds the job up at this moment
     sites: Sequence[str] | None = None  #: with an eligible queue, where jobs are narrowed to sites
+    start: Mapping[str, Any] | None = None  #: when it will probably start; None: it does not wait
     forwarding: Sequence[Mapping[str, Any]] | None = None  #: on request: what is decided where
     left_out: Sequence[str] = ()  #: changes that were not tried
 

@@ -279,6 +279,20 @@ day_records = _table(
     Index("ix_day_records_hour", "hour"),
 )
 
+#: When samples of waiting jobs were expected to start, and when they did: the latest of each VO.
+start_forecasts = _table(
+    "start_forecasts",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("at", UtcTime, nullable=False),
+    Column("vo", Text, nullable=False),
+    Column("estimate", Float, nullable=False),  # seconds
+    Column("least", Float),  # seconds: begin of the interval; None: none was given
+    Column("most", Float),  # seconds: its end; None: it had none
+    Column("waited", Float),  # seconds until the start; None: it still waits
+    PrimaryKeyConstraint("job_id", "at"),
+    Index("ix_start_forecasts_vo_at", "vo", "at"),
+)
+
 #: Numbers of jobs that ever failed because nothing matched them within their time, by the main reason.
 unmatched_jobs = _table(
     "unmatched_jobs",

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, func, or_, select
@@ -82,6 +84,69 @@ def read_position(conn: Connection, job_id: int) -> QueuePosition | None:
     """Position of a job; None: it does not wait."""
     row = conn.execute(POSITION_OF_JOB, {"job_id": job_id}).one()
     return QueuePosition(before=row.before, waiting=row.waiting) if row.waiting else None
+
+
+_alike = table.alias("alike")
+ALIKE = (
+    select(_alike.c.class_id, _alike.c.task_queue_id, _alike.c.priority, func.count().label("waiting"))
+    .join(table, table.c.class_id == _alike.c.class_id)
+    .join(waiting_jobs, waiting_jobs.c.task_queue_id == _alike.c.task_queue_id)
+    .where(table.c.task_queue_id == bindparam("task_queue_id"))
+    .group_by(_alike.c.class_id, _alike.c.task_queue_id, _alike.c.priority)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceInClass:
+    """The class of a waiting job, and the jobs of it that will probably be handed out before this one."""
+
+    class_id: int
+    before: float
+
+
+def find_place(conn: Connection, job_id: int, task_queue_id: int) -> PlaceInClass | None:
+    """The place of a job among those of its class; None: it does not wait.
+
+    While those before it in its task queue are handed out, other task queues of the class hand out as many
+    as their weights allow.
+    """
+    position = read_position(conn, job_id)
+    alike = {row.task_queue_id: row for row in conn.execute(ALIKE, {"task_queue_id": task_queue_id})}
+    own = alike.pop(task_queue_id, None)
+    if position is None or own is None:
+        return None
+    turns = [
+        min(each.waiting, (position.before + 1) * each.priority / own.priority)
+        if own.priority
+        else each.waiting
+        for each in alike.values()
+    ]
+    return PlaceInClass(class_id=own.class_id, before=position.before + sum(turns))
+
+
+JOB_AT = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+    .order_by(waiting_jobs.c.priority.desc(), waiting_jobs.c.job_id)
+    .limit(1)
+    .offset(bindparam("place"))
+)
+OCCUPIED_OF_VOS = select(table.c.vo, table.c.task_queue_id).where(table.c.occupied).order_by(table.c.vo)
+
+
+def list_occupied(conn: Connection) -> dict[str, list[int]]:
+    """The ids of task queues that have waiting jobs, or had some a moment ago, by VO."""
+    return {
+        vo: [row.task_queue_id for row in rows]
+        for vo, rows in groupby(conn.execute(OCCUPIED_OF_VOS), key=attrgetter("vo"))
+    }
+
+
+def read_job_at(conn: Connection, task_queue_id: int, place: int) -> int | None:
+    """The job before which so many others of its task queue are handed out; None: there are fewer."""
+    values = {"task_queue_id": task_queue_id, "place": place}
+    found: int | None = conn.execute(JOB_AT, values).scalar_one_or_none()
+    return found
 
 
 CLASS_OF_TASK_QUEUE = (

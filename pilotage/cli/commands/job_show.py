@@ -38,6 +38,8 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
         parts.append(output.list_table(_CHANGES_OF_JOB, found["changes"]))
     parts += [f"Left out: {harmless(str(each))}" for each in found.get("left_out", ())]
     parts += [f"At this moment: {harmless(_shorten(str(each)))}" for each in found.get("now", ())]
+    if start := found.get("start"):
+        parts.append(harmless(str(start["text"])))
     if found.get("forwarding") is not None:
         parts.append(_forwarding(found["forwarding"]))
     return Group(*parts)

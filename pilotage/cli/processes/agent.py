@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import datetime
 from functools import partial
+from random import Random
 from secrets import token_hex
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from agents import (
     accounting,
     day_record,
     dependencies,
+    forecasts,
     leader,
     lost_jobs,
     pools,
@@ -51,6 +53,7 @@ class AgentContext:
     ended: wait_times.WaitTimesState = field(default_factory=wait_times.WaitTimesState)
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
     lost: lost_jobs.LostJobsState = field(default_factory=lost_jobs.LostJobsState)
+    random: Random = field(default_factory=Random)
     retained: retention.RetentionState = field(default_factory=retention.RetentionState)
 
 
@@ -73,6 +76,9 @@ AGENTS: Mapping[str, Callable[[AgentContext, datetime], object]] = {
         own.engine, own.current(), now=now, holder=own.holder
     ),
     "day-record": lambda own, now: day_record.cycle(own.engine, now=now, holder=own.holder),
+    "forecasts": lambda own, now: forecasts.cycle(
+        own.engine, own.current(), now=now, holder=own.holder, random=own.random
+    ),
     "scope-counters": lambda own, now: scope_counters.cycle(
         own.engine, own.current(), now=now, holder=own.holder, memory=own.compared
     ),

@@ -1,6 +1,7 @@
 """Explanations of jobs and queues."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field
@@ -58,6 +59,16 @@ class ForwardingAnswer(AnswerModel):
     )
 
 
+class StartAnswer(BaseModel):
+    """When a waiting job will probably start, and how often such forecasts held."""
+
+    earliest: datetime | None = Field(description="Null: there is no forecast.")
+    latest: datetime | None = Field(description="Null: there is no forecast, or no end is known.")
+    held: int = Field(description="Of the last forecasts for jobs of its VO, those that held.")
+    of: int = Field(description="Number of these forecasts, at most 1,000.")
+    text: str = Field(description="For people; if there is no forecast, why.")
+
+
 class JobExplanation(BaseModel):
     """Why a job runs or does not."""
 
@@ -79,6 +90,10 @@ class JobExplanation(BaseModel):
         default_factory=list, description="Changes that were not tried because of their number."
     )
     now: list[str] = Field(description="Temporary obstacles, such as bans, limits and throttles.")
+    start: StartAnswer | None = Field(
+        default=None,
+        description="When it will probably start; null: it does not wait, or has no eligible queue.",
+    )
     forwarding: list[ForwardingAnswer] | None = Field(
         default=None, description="On request: where each part of its Requirements is decided."
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from random import Random
@@ -24,6 +24,7 @@ from matcher.explain import (
     pilot_supply,
     queue_report,
     queue_set,
+    start_forecast,
     unseen_hardware,
     work_budget,
 )
@@ -48,6 +49,7 @@ from pilotage.service.models.explain import (
     ForwardingAnswer,
     JobExplanation,
     QueueExplanation,
+    StartAnswer,
 )
 from pilotage.service.services import Services
 from requirements import canonical, specification, versions
@@ -57,6 +59,7 @@ from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput, format_count
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
+from requirements.states import JobStatus
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
@@ -197,7 +200,25 @@ def explain_job(
         changes=[_describe_change(each, demand) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=obstacles,
+        start=forecast_start(conn, config, job, now=now) if job and situation.eligible else None,
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
+    )
+
+
+def forecast_start(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> StartAnswer | None:
+    """Forecast the start of a job; None: it does not wait for a pilot."""
+    if job.status is not JobStatus.WAITING or job.task_queue_id is None:
+        return None
+    found = start_forecast.forecast_start(
+        conn, config, job_id=job.job_id, task_queue_id=job.task_queue_id, now=now
+    )
+    least, most = (found.interval.least, found.interval.most) if found.interval else (None, None)
+    return StartAnswer(
+        earliest=None if least is None else now + timedelta(seconds=least),
+        latest=None if most is None else now + timedelta(seconds=most),
+        held=found.record.held,
+        of=found.record.of,
+        text=found.text,
     )
 
 

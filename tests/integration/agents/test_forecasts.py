@@ -1,0 +1,157 @@
+"""Forecasts of starts: refused where nothing was seen, corrected by the record of those before."""
+
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from sqlalchemy import Engine, func, select
+
+from agents import forecasts
+from agents.forecasts import ForecastsResult
+from cs_config.tree.address import QueueAddress
+from matcher.explain import start_forecast, start_interval
+from matcher.explain.start_forecast import StartForecast
+from taskqueue import day_record, past_forecasts
+from taskqueue.day_record import Seen, Series
+from taskqueue.db import database
+from taskqueue.past_forecasts import Interval, NewForecast
+from taskqueue.pilots import pilots
+from taskqueue.pilots.pilots import FirstRequest
+from taskqueue.schema.tables import jobs, start_forecasts, task_queues, waiting_jobs
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Ban
+from tests.support.factories import queued_jobs
+from tests.support.factories.queued_jobs import ELSEWHERE, LONG
+
+GRID = queued_jobs.grid()
+MINUTE = timedelta(minutes=1)
+
+
+def forecast(engine: Engine, job_id: int, now: datetime) -> StartForecast:
+    with database.reading(engine) as conn:
+        task_queue_id = queued_jobs.task_queue_of(conn, job_id)
+        return start_forecast.forecast_start(conn, GRID, job_id=job_id, task_queue_id=task_queue_id, now=now)
+
+
+def run_agent(engine: Engine, now: datetime) -> ForecastsResult:
+    result = forecasts.cycle(engine, GRID, now=now, holder="me", random=Random(str(now)))
+    assert result is not None
+    return result
+
+
+def ask(engine: Engine, now: datetime, *, at: QueueAddress = LONG) -> None:
+    """A pilot requests work."""
+    with database.writing(engine) as conn:
+        pilots.bind_queues(conn, [FirstRequest(stamp=str(at), vo="lhcb", queue=at)], now=now)
+
+
+def start(engine: Engine, now: datetime, count: int = 1) -> None:
+    """Pilots take jobs, which the reader of the job log counts."""
+    with database.writing(engine) as conn:
+        found = conn.execute(select(task_queues.c.task_queue_id, task_queues.c.class_id)).all()
+        taken = queued_jobs.claim(conn, [row.task_queue_id for row in found], now, count=count)
+        seen = Seen(series=Series.STARTS, subject=(str(found[0].class_id),), at=now, value=len(taken))
+        day_record.add_counts(conn, [seen])
+
+
+def count_stored(engine: Engine) -> int:
+    with database.reading(engine) as conn:
+        return conn.execute(select(func.count()).select_from(start_forecasts)).scalar_one()
+
+
+def test_a_forecast_is_refused_where_nothing_was_seen_from_which_it_follows(
+    engine: Engine, now: datetime
+) -> None:
+    with database.writing(engine) as conn:
+        [*_, last] = queued_jobs.put(conn, now, 20)
+    assert forecast(engine, last, now).refusal == "no pilot that fits came in the last hour"
+    ask(engine, now)
+    assert forecast(engine, last, now).refusal == "no job like it started in the last 24 hours"
+    start(engine, now, 2)
+    found = forecast(engine, last, now + MINUTE)
+    assert found.estimate == 18 / 2 * 60  # its place, by two starts in the minute
+    assert found.refusal == "0 of the 30 past ones of lhcb that it needs are known"
+    assert forecast(engine, last, now + timedelta(hours=2)).refusal == (
+        "no pilot that fits came in the last hour"
+    )
+
+
+def test_a_forecast_says_what_is_closed(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [job_id, *_] = queued_jobs.put(conn, now, 9)
+    ask(engine, now)
+    start(engine, now)
+    before = forecast(engine, job_id + 4, now + MINUTE).estimate
+    for site, ended in (
+        (LONG.site, "those of its queues at which pilots asked"),
+        (ELSEWHERE.site, "all queues"),
+    ):
+        with database.writing(engine) as conn:
+            closures.set_ban(conn, Ban(site=site, reason="fire", author="ann", at=now, until=None))
+        assert forecast(engine, job_id + 4, now + MINUTE).refusal.startswith(ended)
+    with database.writing(engine) as conn:
+        closures.lift_ban(conn, LONG.site)
+    ask(engine, now, at=ELSEWHERE)  # half of the pilots ask where it is closed
+    after = forecast(engine, job_id + 4, now + MINUTE).estimate
+    assert before is not None
+    assert after == 2 * before
+
+
+def test_jobs_of_others_in_the_class_take_their_turns(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [*_, own] = queued_jobs.put(conn, now, 10)
+        queued_jobs.put(conn, now, 3, owner="bob")
+        queued_jobs.put(conn, now, 90, owner="eve")
+    ask(engine, now)
+    start(engine, now, 0)
+    with database.writing(engine) as conn:
+        class_id = conn.execute(select(task_queues.c.class_id)).scalars().first()
+        seen = Seen(series=Series.STARTS, subject=(str(class_id),), at=now, value=1)
+        day_record.add_counts(conn, [seen])
+    assert forecast(engine, own, now + MINUTE).estimate == (9 + 3 + 10 + 1) * 60
+
+
+def test_the_record_of_past_forecasts_makes_the_interval(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [*_, last] = queued_jobs.put(conn, now, 200)
+    made = settled = 0
+    for minute in range(100):
+        at = now + minute * MINUTE
+        ask(engine, at)
+        start(engine, at)
+        result = run_agent(engine, at + MINUTE / 2)
+        made, settled = made + result.made, settled + result.settled
+        if minute == 80:
+            start(engine, at, 99)  # a burst: those that were forecast start sooner
+    at = now + 100 * MINUTE
+    assert run_agent(engine, at).settled + settled > start_interval.LEAST
+    found = forecast(engine, last, at)
+    assert found.interval is not None
+    assert 0 < found.record.held <= found.record.of <= made
+    percent = 100 * found.record.held / found.record.of
+    assert found.text.endswith(f"({percent:.0f} % of the last {found.record.of} such forecasts held).")
+
+
+def test_jobs_that_no_longer_wait_and_the_oldest_forecasts_go(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_forecasts, "MOST", 3)
+    with database.writing(engine) as conn:
+        ids = queued_jobs.put(conn, now, 9)
+        interval = Interval(least=1.0, most=None)
+        made = [NewForecast(job_id=each, vo="lhcb", estimate=60.0, interval=interval) for each in ids]
+        past_forecasts.store(conn, made, now=now)
+        conn.execute(waiting_jobs.delete().where(waiting_jobs.c.job_id == ids[-1]))  # such as killed
+    start(engine, now + MINUTE, 4)
+    for _ in range(2):  # nothing is settled twice
+        with database.writing(engine) as conn:
+            past_forecasts.settle(conn)
+        with database.reading(engine) as conn:
+            past = past_forecasts.list_past(conn, "lhcb", now=now + 3 * MINUTE)
+        assert [(each.has_started, each.waited) for each in past] == [(True, 60.0)] * 3 + [(False, 180.0)] * 3
+    assert run_agent(engine, now + 3 * MINUTE).made == 0  # the sample is full
+    with database.writing(engine) as conn:
+        conn.execute(waiting_jobs.delete())
+        conn.execute(jobs.delete().where(jobs.c.job_id == ids[-1]))
+        past_forecasts.settle(conn)
+    assert count_stored(engine) == 3
