@@ -93,7 +93,7 @@ def _keep(stated: Sequence[str]) -> DecidedState:
 
 
 def find_dependents(checked: Sequence[CheckedJobs]) -> Dependents:
-    """Which jobs of a submission wait for which; `InvalidJob` for unknown names, cycles, and too many."""
+    """Which jobs of a submission wait for which; `InvalidJob` for unfit names, cycles, and too many."""
     jobs = [_read_job(each, member) for each in checked for member in each.submitted.members]
     stated = {place: job.after for place, job in enumerate(jobs) if job.after}
     names: defaultdict[str, list[int]] = defaultdict(list)
@@ -102,8 +102,8 @@ def find_dependents(checked: Sequence[CheckedJobs]) -> Dependents:
     by_name = {name: places for name, places in names.items() if name}
     paths = {place: jobs[place].path for place in stated}
     _require_few(stated, by_name)
-    if unknown := list(_list_unknown(stated, by_name, paths)):
-        raise InvalidJob(unknown)
+    if unfit := list(_list_unfit(stated, by_name, paths)):
+        raise InvalidJob(unfit)
     _require_order(stated, by_name)
     return Dependents(
         ids={place: [int(word) for word in after if word not in by_name] for place, after in stated.items()},
@@ -143,12 +143,19 @@ def _is_id(word: str) -> bool:
     return word.isdecimal() and len(word) <= len(str(MAX_INTEGER)) and int(word) <= MAX_INTEGER
 
 
-def _list_unknown(
+def _list_unfit(
     stated: Mapping[int, Sequence[str]], known: Collection[str], paths: Mapping[int, str]
 ) -> Iterator[Problem]:
     words = ((place, word) for place, after in stated.items() for word in after)
-    unknown = ((place, word) for place, word in words if word not in known and not _is_id(word))
-    for number, (place, word) in enumerate(unknown):
+    # A name of digits could be either: one of them is not chosen silently.
+    unfit = ((place, word) for place, word in words if (word in known) == _is_id(word))
+    for number, (place, word) in enumerate(unfit):
+        if word in known:
+            message = (
+                f"{word!r} may be the id of a job, and is the JobName of one in this submission: rename it"
+            )
+            yield Problem(path=f"{paths[place]}{_KEYWORD}", message=message)
+            continue
         meant = did_you_mean(word, islice(known, _COMPARED)) if number < MOST_HINTS else None
         hint = f", did you mean {meant}?" if meant else ""
         message = f"{word!r} is neither the id of a job nor the JobName of one in this submission{hint}"

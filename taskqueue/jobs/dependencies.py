@@ -60,6 +60,10 @@ _EDGES = (
 )
 ENDED_PARENTS = _EDGES.where(table.c.parent_id.in_(_changed))
 OWN_PARENTS = _EDGES.where(table.c.job_id.in_(_changed))
+#: What was deleted, with the status that it had.
+DELETED_FROM = select(job_log.c.job_id, job_log.c.from_status).where(
+    sql.is_listed(job_log.c.job_id), job_log.c.to_status == JobStatus.DELETED.value
+)
 SETTLE = sql.BulkStatement(
     [table.c.job_id, table.c.parent_id, table.c.ended_as],
     lambda given: (
@@ -68,7 +72,15 @@ SETTLE = sql.BulkStatement(
         .values(ended_as=given["ended_as"])
     ),
 )
-_needs_success = and_(_open, table.c.policy == AfterPolicy.DONE.value)
+_others = table.alias()
+_failed_before = exists().where(
+    _others.c.job_id == table.c.job_id,
+    _others.c.policy == AfterPolicy.DONE.value,
+    _others.c.ended_as != JobStatus.DONE.value,
+)
+#: Jobs that failed for a parent before. Those that were reset since wait for none.
+FAILED_BEFORE = select(table.c.job_id).where(sql.is_listed(table.c.job_id), _failed_before)
+_needs_success = and_(_open, table.c.policy == AfterPolicy.DONE.value, ~_failed_before)
 _direct = select(table.c.job_id).where(sql.is_listed(table.c.parent_id), _needs_success)
 _doomed = _direct.cte("doomed", recursive=True)
 _doomed = _doomed.union(select(table.c.job_id).where(table.c.parent_id == _doomed.c.job_id, _needs_success))
@@ -130,21 +142,35 @@ def count_span(conn: Connection, span: Mapping[str, int], *, now: datetime) -> i
     rows = {row: None for statement in (ENDED_PARENTS, OWN_PARENTS) for row in conn.execute(statement, span)}
     if not rows:
         return 0
+    ends = _read_ends(conn, {row.parent_id: row.status for row in rows})
+    affected = {row.job_id for row in rows}
+    was_reset = {row.job_id for row in sql.read_batches(conn, FAILED_BEFORE, affected)}
     columns = {
         "job_id": [row.job_id for row in rows],
         "parent_id": [row.parent_id for row in rows],
-        "ended_as": [row.status or _GONE for row in rows],
+        "ended_as": [ends[row.parent_id] for row in rows],
     }
     SETTLE.execute(conn, columns)
-    affected = {row.job_id for row in rows}
     failing = {
-        row.job_id: f"{row.parent_id} is {row.status or _GONE}"
+        row.job_id: f"{row.parent_id} is {ends[row.parent_id]}"
         for row in rows
-        if row.policy == AfterPolicy.DONE and row.status != JobStatus.DONE
+        if row.policy == AfterPolicy.DONE
+        and ends[row.parent_id] != JobStatus.DONE
+        and row.job_id not in was_reset
     }
     failed = _fail(conn, failing, now=now)
     free = affected - failing.keys() - find_waiting(conn, affected).keys()
     return failed + len(withheld.let_go(conn, free, DEPENDENCIES, source=SOURCE, now=now))
+
+
+def _read_ends(conn: Connection, statuses: Mapping[int, str | None]) -> Mapping[int, str]:
+    """How parents ended, by their statuses now; one that was Done and is already deleted was Done."""
+    deleted = [parent for parent, status in statuses.items() if status == JobStatus.DELETED]
+    before = {row.job_id: row.from_status for row in sql.read_batches(conn, DELETED_FROM, deleted)}
+    return {
+        parent: JobStatus.DONE.value if before.get(parent) == JobStatus.DONE else status or _GONE
+        for parent, status in statuses.items()
+    }
 
 
 def find_waiting(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str]:

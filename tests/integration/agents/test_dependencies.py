@@ -217,6 +217,35 @@ def test_a_dependent_that_failed_and_was_reset_waits_for_none_after_a_hold(
     assert (released.minor_status, released.due_at) == ("Released", now)
 
 
+def test_a_dependent_that_was_reset_and_is_held_does_not_fail_with_another_parent(
+    engine: Engine, now: datetime
+) -> None:
+    ids = submit(engine, CONFIG, now, named("a"), named("b"), named("c", "a", "b"), named("d", "c"))
+    first, second, held, after_it = ids
+    end(engine, now, [first], FAILED)
+    run_agent(engine, now)
+    with database.writing(engine) as conn:
+        # In the same span: what fails with the first parent was not read yet.
+        assert control.reset_jobs(conn, [held], source="ann", now=now) == [held]
+        assert control.hold_jobs(conn, [held], source="ann", now=now) == [held]
+    end(engine, now, [second], FAILED)
+    assert run_agent(engine, now) == 0
+    assert job(engine, held).minor_status == "Held"
+    assert job(engine, after_it).status is FAILED  # with the first one, before the reset
+
+
+def test_a_parent_that_is_done_and_deleted_at_once_was_done(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, CONFIG, now, named("a"), named("b"), named("c", "a"), named("d", "b"))
+    first, second, freed, failed = ids
+    end(engine, now, [first])
+    with database.writing(engine) as conn:
+        assert control.delete_jobs(conn, [first, second], source="ann", now=now) == [first, second]
+    assert run_agent(engine, now) == 2
+    assert [parent.status for parent in parents_of(engine, freed)] == ["Done"]
+    assert job(engine, freed).due_at is not None
+    assert job(engine, failed).application_status == f"{second} is Deleted"
+
+
 def test_a_dependent_that_is_killed_stays_killed(engine: Engine, now: datetime) -> None:
     first, second = submit(engine, CONFIG, now, named("a"), named("b", "a"))
     with database.writing(engine) as conn:
@@ -259,6 +288,10 @@ def test_parents_are_deleted_after_their_end_has_counted(engine: Engine, now: da
             "would wait for each other: a after b after c after a",
         ),
         ([named("a", "a")], "a after a"),
+        (
+            [named("42"), named("fit", 42)],
+            r"jobs\[1\]/After: '42' may be the id of a job, and is the JobName",
+        ),
         ([named("make"), named("fit", "maek")], r"jobs\[1\]/After: 'maek' is neither .*did you mean make"),
         ([named("a", 4711)], "ann has no job 4711 in lhcb"),
         ([named("a", "9" * 20)], "neither the id of a job"),
