@@ -17,9 +17,11 @@ USERS = {
         "integration/pilotage/fabric/manager/test_manager.py",
         "plugins/arc/test_arc.py",
         "plugins/arc/test_arc_before_slurm.py",
+        "plugins/kubernetes/test_jobs.py",
     ),
     "dirac": ("acceptance/test_dirac*.py", "acceptance/test_demo_on_dirac.py"),
     "formats": (),
+    "kubernetes": (),
     "otel": (),
     "web_hooks": (),
 }

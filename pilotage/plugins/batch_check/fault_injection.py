@@ -155,10 +155,10 @@ def _spoiled(response: httpx.Response, fault: Fault) -> httpx.Response:
     """An answer with half of its jobs, or with each of them twice."""
     content = response.read()
     answer = json.loads(content) if content.startswith(b"{") else {}
-    jobs = answer.get("job")
-    if isinstance(jobs, dict):
-        jobs = [jobs]
-    if isinstance(jobs, list):
-        spoiled = jobs[: len(jobs) // 2] if fault is Fault.PARTIAL else [*jobs, *jobs]
-        content = json.dumps({"job": spoiled}).encode()
+    for name in ("job", "items"):  # of A-REX, of Kubernetes
+        found = answer.get(name)
+        listed = [found] if isinstance(found, dict) else found
+        if isinstance(listed, list):
+            spoiled = listed[: len(listed) // 2] if fault is Fault.PARTIAL else [*listed, *listed]
+            content = json.dumps({**answer, name: spoiled}).encode()
     return httpx.Response(response.status_code, content=content)

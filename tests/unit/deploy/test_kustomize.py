@@ -47,6 +47,17 @@ def test_all_resources_are_valid_and_have_no_unknown_field() -> None:
     assert list_unchecked(list(EXAMPLE)) == UNCHECKED
 
 
+def test_the_account_of_directors_is_valid_and_may_do_what_their_client_does() -> None:
+    pilots = kubernetes.read_resources(KUSTOMIZE / "pilots")
+    assert list_unchecked(list(pilots)) == set()
+    rules = kubernetes.find(pilots, "Role", "pilotage-director")["rules"]
+    rights = {(what, verb) for each in rules for what in each["resources"] for verb in each["verbs"]}
+    assert rights == {
+        *(("jobs", verb) for verb in ("create", "list", "patch", "delete")),
+        *(("pods", "list"), ("resourcequotas", "list"), ("pods/log", "get")),
+    }
+
+
 def test_an_unknown_field_is_found() -> None:
     wrong = {**SERVE, "replica": 2}
     deployment = {**kubernetes.find(BASE, "Deployment", "pilotage-serve"), "spec": wrong}

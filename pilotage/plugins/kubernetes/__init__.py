@@ -1,0 +1,1 @@
+"""Kubernetes as a batch system: pilots as Jobs of one namespace."""
