@@ -1,6 +1,6 @@
 """Who changed what: versions, and values with their authors."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -18,7 +18,7 @@ from cs_config.editing.show import ShownLine
 from cs_config.errors import PathNotFound
 from cs_config.source import diff
 from cs_config.source.diff import Difference
-from cs_config.tree.address import QueueAddress, node_depth
+from cs_config.tree.address import node_depth
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import Version
@@ -147,21 +147,6 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
     with editor.transactions.reading() as conn:
         since = _find_versions(conn, config, lines)
     return [_blame(line, since) for line in lines]
-
-
-def blame_at_queues(
-    editor: ConfigEditor, config: Configuration, queues: Collection[QueueAddress], *, vo: str
-) -> Mapping[QueueAddress, list[Blamed]]:
-    """The effective parameters of queues for a VO (empty: the plain values)."""
-    for queue in queues if vo else ():
-        _require_vo(editor.rights, config, str(queue), vo)
-    lines = {
-        queue: [line for line in _visible_lines(editor.rights, config, str(queue), vo) if line.places]
-        for queue in queues
-    }
-    with editor.transactions.reading() as conn:
-        since = _find_versions(conn, config, [line for each in lines.values() for line in each])
-    return {queue: [_blame(line, since) for line in each] for queue, each in lines.items()}
 
 
 def list_values(

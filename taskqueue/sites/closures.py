@@ -11,7 +11,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, null, or_, select, type_coerce, union_all
+from sqlalchemy import (
+    Connection,
+    Row,
+    bindparam,
+    delete,
+    insert,
+    null,
+    or_,
+    select,
+    text,
+    type_coerce,
+    union_all,
+)
 
 from cs_config.versions.tables import UtcTime
 from requirements.resource import Location
@@ -124,6 +136,8 @@ OF_SOURCE = select(downtimes).where(downtimes.c.source == bindparam("the_source"
 BY_ID = select(downtimes).where(downtimes.c.downtime_id == bindparam("the_id"))
 ADD = insert(downtimes)
 ADD_ONE = ADD.returning(downtimes.c.downtime_id)
+#: Advisory lock of PostgreSQL, which ends with the transaction; on SQLite the transaction is the lock.
+LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('downtimes', 0))")
 REMOVE = delete(downtimes).where(sql.is_listed(downtimes.c.downtime_id))
 
 
@@ -191,6 +205,15 @@ def find_downtime(conn: Connection, downtime_id: int) -> Downtime | None:
     return None if row is None else _build_downtime(row)
 
 
+def lock_downtimes(conn: Connection) -> None:
+    """Let no other transaction change downtimes until the end of this one.
+
+    So what two admins plan or import at once is counted and compared together. Claims do not wait for it.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.execute(LOCK)
+
+
 def add_downtime(conn: Connection, new: Downtime) -> Downtime:
     """Store a downtime, and return it with its number."""
     return replace(new, downtime_id=conn.execute(ADD_ONE, _to_row(new)).scalar_one())
@@ -221,7 +244,8 @@ def replace_feed(
 ) -> DowntimeChanges:
     """Store what a feed states now of some sites, of which what it states no more is deleted.
 
-    Those that are unchanged keep their id. Two readings at once may store the same; the next one mends that.
+    Those that are unchanged keep their id. To be called under `lock_downtimes`: without it two readings at
+    once may store the same, which the next one mends.
     """
     here = set(map(fold, sites))
     rows = conn.execute(OF_SOURCE, {"the_source": source})

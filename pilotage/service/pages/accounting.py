@@ -187,6 +187,21 @@ def draw_ended_jobs(page: PageContext, hours: int) -> list[Chart]:
     return charts
 
 
+def draw_jobs_at_site(page: PageContext, site: str, hours: int) -> list[Chart]:
+    """The jobs that ended at a site by status, and how many ran there, in the last hours."""
+    shown = AccountingShown.model_validate({"by": ["status"], "site": [site], "from": f"{hours}h"})
+    ended = _answer(page, shown, TimeBucket.HOUR)
+    by_vo = _answer(page, shown.model_copy(update={"by": ["vo"]}), TimeBucket.HOUR)
+    running = Quantity("running", "Jobs that ran", "average", lambda row: row.wall_seconds / _HOUR)
+    charts = (draw(ended, QUANTITIES[0]), draw(by_vo, running))
+    notes = ("by status", "of those that have ended, by VO")
+    titles = (f"{each.title} there, {hours} h" for each in charts)
+    return [
+        replace(chart, title=title, note=f"{chart.note}; {note}")
+        for chart, title, note in zip(charts, titles, notes, strict=True)
+    ]
+
+
 def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart:
     """The waiting jobs that the largest sites could run over time, or one site and its largest queues."""
     found = overview.read_depths(page.parts, page.caller, site=site, hours=hours, now=page.parts.clock())

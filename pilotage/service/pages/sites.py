@@ -7,11 +7,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query
+from fastapi import APIRouter, Form, Path, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
-from cs_config.editing import editor, history
+from cs_config.editing import editor
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview.impacts import BlamedParameter
@@ -22,15 +22,18 @@ from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.explain import QueueExplanation
 from pilotage.service.pages import accounting, lists
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
-from pilotage.service.queries import explanations, overview, sites
+from pilotage.service.pages.templating import Chart
+from pilotage.service.queries import downtimes, explanations, overview, sites
+from pilotage.service.queries.downtimes import NewDowntime
 from pilotage.service.queries.overview import SiteGlance
 from pilotage.service.routing import QueueOf
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.pilots import search
 from taskqueue.pilots.search import PilotCounts
 from taskqueue.pools import listing, mapping
+from taskqueue.sites.closures import Severity
 
 router = APIRouter(route_class=PageRoute)
 
@@ -116,6 +119,9 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
             served=served[:_SERVED],
             may_ban=may_ban,
         )
+    vos = visibility.site_vos(caller, config, site)
+    if vo and fold(vo) not in vos:
+        raise NotAllowed(f"{vo!r:.80} is not a VO of the token")
     selected = fold(vo) or caller.vo or ""
     queues = [address for address in config.addresses if address.site == site]
     occupied = overview.count_at_queues(page.parts, caller, site)
@@ -128,16 +134,23 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
         occupied=occupied,
         waiting=overview.count_waiting_for_queues(page.parts, caller, site),
         ces=[(ce, list(there)) for ce, there in groupby(queues, key=lambda queue: queue.ce)],
-        values=history.blame_at_queues(page.editor, config, queues, vo=selected),
         config=config,
-        vos=visibility.site_vos(caller, config, site),
+        vos=vos,
         vo=selected,
         may_ban=may_ban,
         nodes=nodes,
         hardware=seen,
         served=served[:_SERVED],
-        depths=[accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS],
+        charts=_draw_charts(page, site),
     )
+
+
+def _draw_charts(page: PageContext, site: str) -> list[Chart]:
+    """What ended, ran and waited there over time, as far as the caller may count it."""
+    found = [accounting.draw_depths(page, hours, site) for hours in _DEPTH_HOURS]
+    if page.caller.role in allowed_roles(accounting.show):
+        found = [*accounting.draw_jobs_at_site(page, site, _DEPTH_HOURS[0]), *found]
+    return [each for each in found if not each.is_empty]
 
 
 #: Kinds of queues of a site for which offers are computed.
@@ -183,7 +196,8 @@ class BanForm(BaseModel):
 @allow(Role.SITE_ADMIN)
 def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
     """Ban the site from all jobs but tests."""
-    sites.ban(page.parts, page.caller, site, reason=form.reason, until=_time(form.until))
+    until = _read_time(form.until, "until") if form.until else None
+    sites.ban(page.parts, page.caller, site, reason=form.reason, until=until)
     return RedirectResponse(f"/sites/{site}", 303)
 
 
@@ -203,14 +217,39 @@ def readmit(page: PageOf, site: str, node: Annotated[str, Form(min_length=1, max
     return RedirectResponse(f"/sites/{site}", 303)
 
 
-def _time(text: str) -> datetime | None:
+class DowntimeForm(BaseModel):
+    """The form to plan a downtime."""
+
+    place: str = Field(min_length=1, max_length=255, description="The site, or `Site/CE`.")
+    begins: str = Field(min_length=1, max_length=30, description="UTC, as sent by browsers.")
+    ends: str = Field(min_length=1, max_length=30)
+    severity: Severity = Severity.OUTAGE
+    reason: str = Field(min_length=1, max_length=1000)
+
+
+@router.post("/sites/{site}/downtimes")
+@allow(Role.SITE_ADMIN)
+def plan_downtime(page: PageOf, site: str, form: Annotated[DowntimeForm, Form()]) -> Response:
+    """Plan a downtime of the site or of one of its CEs."""
+    stated = {"begins": _read_time(form.begins, "begins"), "ends": _read_time(form.ends, "ends")}
+    downtimes.plan(page.parts, page.caller, NewDowntime.model_validate(form.model_dump() | stated))
+    return RedirectResponse(f"/sites/{site}", 303)
+
+
+@router.post("/sites/{site}/downtimes/{downtime_id}/remove")
+@allow(Role.SITE_ADMIN)
+def remove_downtime(page: PageOf, site: str, downtime_id: Annotated[int, Path(ge=1, lt=2**63)]) -> Response:
+    """Remove a downtime."""
+    downtimes.remove(page.parts, page.caller, downtime_id)
+    return RedirectResponse(f"/sites/{site}", 303)
+
+
+def _read_time(text: str, field: str) -> datetime:
     """Parse the value of a browser's date and time field, in UTC."""
-    if not text:
-        return None
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC)
     except ValueError:
-        raise InvalidRequest([Problem(path="until", message=f"{text!r} is not a time")]) from None
+        raise InvalidRequest([Problem(path=field, message=f"{text!r} is not a time")]) from None
 
 
 #: Pools of a queue that are listed.

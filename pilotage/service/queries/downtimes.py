@@ -1,4 +1,4 @@
-"""Downtimes of sites and CEs: plan, list and remove them; take over those that a feed states."""
+"""Downtimes of sites and CEs: plan, list and remove them; import those that a feed states."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -69,14 +69,14 @@ class Feed(StrictInput):
     downtimes: list[StatedDowntime] = Field(max_length=_MOST)
 
 
-class FeedTaken(BaseModel):
+class FeedImport(BaseModel):
     """What an import changed."""
 
     added: int
     changed: int
     removed: int
     unchanged: int
-    notes: list[str] = Field(description="What could not be taken over.")
+    notes: list[str] = Field(description="What could not be imported.")
 
 
 def list_downtimes(parts: Services, site: str | None) -> list[DowntimeAnswer]:
@@ -100,6 +100,7 @@ def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
         raise InvalidRequest([problem])
     downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
     with database.writing(parts.engine) as conn:
+        closures.lock_downtimes(conn)
         stored = closures.add_downtime(conn, downtime)
         _require_bounded(conn, {scopes.parse_site(new.place)}, now)
     audit.done(caller, "plan downtime", site=new.place, reason=new.reason, until=new.ends.isoformat())
@@ -117,8 +118,8 @@ def remove(parts: Services, caller: Caller, downtime_id: int) -> None:
     audit.done(caller, "remove downtime", site=downtime.place)
 
 
-def take_feed(parts: Services, caller: Caller, feed: Feed) -> FeedTaken:
-    """Take over what a feed states now of the caller's sites; what it states no more is deleted."""
+def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
+    """Import what a feed states now of the caller's sites; what it states no more is deleted."""
     config, now = parts.live.current, parts.clock()
     sites = config.sites if caller.is_operator else caller.every_site & config.sites
     known = _find_ces(config)
@@ -137,11 +138,12 @@ def take_feed(parts: Services, caller: Caller, feed: Feed) -> FeedTaken:
                 feed.source, each, [p for p in places if scopes.parse_site(p) in sites], caller, now
             )
     with database.writing(parts.engine) as conn:
+        closures.lock_downtimes(conn)
         change = closures.replace_feed(conn, feed.source, taken, sites)
         _require_bounded(conn, {scopes.parse_site(each.place) for each in taken}, now)
     audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
     same = len({each.key for each in taken}) - change.added - change.changed
-    return FeedTaken(
+    return FeedImport(
         added=change.added,
         changed=change.changed,
         removed=change.removed,

@@ -9,7 +9,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models import StrictInput
 from pilotage.service.queries import downtimes
-from pilotage.service.queries.downtimes import Feed, FeedTaken, NewDowntime
+from pilotage.service.queries.downtimes import Feed, FeedImport, NewDowntime
 from pilotage.service.queries.sites import DowntimeAnswer
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
 
@@ -47,9 +47,9 @@ def plan(parts: PartsOf, caller: CallerOf, body: NewDowntime) -> DowntimeAnswer:
 
 @router.post("/import")
 @allow(Role.SITE_ADMIN, most_bytes=_FEED)
-def take_feed(parts: PartsOf, caller: CallerOf, body: Feed) -> FeedTaken:
+def import_feed(parts: PartsOf, caller: CallerOf, body: Feed) -> FeedImport:
     """Replace the downtimes of a feed, at the caller's sites, by what it states now."""
-    return downtimes.take_feed(parts, caller, body)
+    return downtimes.import_feed(parts, caller, body)
 
 
 @router.post("/{downtime_id}/remove")

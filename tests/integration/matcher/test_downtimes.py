@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from matcher import demand
 from matcher.claim.claim_request import ClaimResult
@@ -18,6 +18,7 @@ from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban, Downtime, Severity
+from tests.support import concurrency
 from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import EVERYWHERE, LONG
 
@@ -217,6 +218,32 @@ def test_a_feed_that_was_read_twice_at_once_is_stored_once_after_the_next_readin
             [left] = closures.list_downtimes(conn, ["LCG.A.org"], now=now)
             assert left.ends == new.ends
             assert closures.replace_feed(conn, "gocdb", [], ["LCG.A.org"]).removed == 1
+
+
+def test_two_readings_of_a_feed_at_once_store_it_once(engine: Engine, now: datetime) -> None:
+    stated = Downtime(
+        place="LCG.A.org/ce",
+        begins=now,
+        ends=now + timedelta(hours=9),
+        severity=Severity.OUTAGE,
+        reason="disks",
+        author="ann",
+        at=now,
+        source="gocdb",
+        source_id="1G0",
+    )
+
+    def read(conn: Connection) -> closures.DowntimeChanges:
+        closures.lock_downtimes(conn)
+        return closures.replace_feed(conn, "gocdb", [stated], ["LCG.A.org"])
+
+    def read_too() -> closures.DowntimeChanges:
+        with database.writing(engine) as conn:
+            return read(conn)
+
+    assert concurrency.meanwhile(engine, read, read_too).added == 0
+    with database.reading(engine) as conn:
+        assert len(closures.list_downtimes(conn, ["LCG.A.org"], now=now)) == 1
 
 
 def test_a_downtime_begins_while_a_ban_ends(world: World) -> None:

@@ -60,6 +60,8 @@ PAGES: Sequence[Page] = [
     ("POST", "/sites/{site}/ban", {"site_admin"}),
     ("POST", "/sites/{site}/allow", {"site_admin"}),
     ("POST", "/sites/{site}/readmit", {"site_admin"}),
+    ("POST", "/sites/{site}/downtimes", {"site_admin"}),
+    ("POST", "/sites/{site}/downtimes/{downtime_id}/remove", {"site_admin"}),
     ("GET", "/sites/{site}/{ce}/{queue}", SITES),
     ("POST", "/sites/{site}/{ce}/{queue}/drain", {"site_admin"}),
     ("POST", "/sites/{site}/{ce}/{queue}/resume", {"site_admin"}),
@@ -88,6 +90,7 @@ NAMES = {
     "{site}/{ce}/{queue}": QUEUE,
     "{site}": "LCG.A.org",
     "{stamp}": "nope",
+    "{downtime_id}": "1",
 }
 
 

@@ -9,6 +9,7 @@ from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.pilots import hardware
 from taskqueue.pilots.hardware import HardwareShape
+from tests.support.factories import accounted_jobs
 from tests.support.servers.chromium import SignedIn, picture
 from tests.support.service import CONFIG, Service
 
@@ -137,15 +138,57 @@ def test_a_limit_is_shown_in_jobs_and_in_cores(grid: Service, signed_in: SignedI
     expect(cores).to_contain_text("room")
 
 
-def test_the_tree_tells_effective_parameters_with_where_they_come_from(grid: Service, signed_in: SignedIn):
+def test_a_queue_stands_once_and_its_page_tells_where_its_parameters_come_from(
+    grid: Service, signed_in: SignedIn
+):
     page = signed_in(grid, role="user", vo="dune", user="dan")
     page.goto(f"/sites/{SITE}")
-    page.get_by_text("short", exact=True).first.focus()
-    page.keyboard.press("Enter")
-    row = page.get_by_role("row").filter(has_text="MaxRAM").filter(visible=True)
+    short = page.get_by_role("table", name="Queues").get_by_text("short", exact=True)
+    expect(short).to_have_count(1)
+    short.click()
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="MaxRAM", exact=True))
     expect(row).to_contain_text("8000")
     expect(row).to_contain_text("Queue VOs/dune, test.yaml:")
     expect(row).to_contain_text("version 1, test")
+
+
+def test_a_site_admin_plans_a_downtime_and_removes_it(grid: Service, signed_in: SignedIn):
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    page.get_by_role("link", name="Plan a downtime…").click()
+    page.get_by_label("Of", exact=True).select_option("ce1")
+    page.get_by_label("From").fill("2040-05-06T09:00")
+    page.get_by_label("To UTC").fill("2040-05-06T17:00")
+    page.get_by_label("Why").fill(HOSTILE)
+    page.get_by_role("button", name="Plan").click()
+    told = page.get_by_text(f"Downtime of {SITE}/ce1")
+    expect(told.locator("..")).to_contain_text("from 2040-05-06 09:00 until 2040-05-06 17:00 UTC")
+    expect(told.locator("..")).to_contain_text(HOSTILE)
+    picture(page, "sites/downtime")
+    page.get_by_role("button", name="Remove").click()
+    expect(told).to_have_count(0)
+
+
+def test_what_ended_and_ran_is_drawn_for_those_who_may_count_it(grid: Service, signed_in: SignedIn):
+    now = utc_now()
+    accounted_jobs.a_day(grid.engine, now, site=SITE, other=OTHER)
+    page = signed_in(grid, role="site_admin", site=SITE, user="eva")
+    page.goto(f"/sites/{SITE}")
+    plots = page.get_by_role("figure")
+    ended = plots.filter(has_text="Jobs that ended there, 24 h")
+    ended.get_by_text("Numbers").click()
+    expect(ended.get_by_role("columnheader", name="Done")).to_be_visible()
+    expect(ended.get_by_role("columnheader", name="Failed")).to_have_count(0)  # it was at the other site
+    ran = plots.filter(has_text="Jobs that ran there, 24 h")
+    ran.get_by_text("Numbers").click()
+    expect(ran.get_by_role("columnheader", name="dune")).to_be_visible()
+    ended.locator("canvas").wait_for()
+    picture(page, "sites/over_time")
+    other = signed_in(grid, role="site_admin", site=OTHER, user="bob")
+    other.goto(f"/sites/{SITE}")
+    expect(other.get_by_text("Jobs that ended there, 24 h")).to_have_count(0)
+    other.goto(f"/sites/{OTHER}")
+    expect(other.get_by_role("figure").filter(has_text="Jobs that ended there, 24 h")).to_have_count(1)
 
 
 def test_waiting_jobs_are_counted_for_each_queue_as_far_as_one_may_count_them(
