@@ -35,7 +35,7 @@ def read_text(text: str, file: str, *, once: bool = False) -> Section:
     """The sections of a text, or ConfigError; every value is an unparsed string with the line of its name.
 
     A value extends to the end of its line, or to a brace if its section begins in the same line. The last of
-    repeated options counts, and `+=` appends to it after a comma; with `once`, repetition is an error.
+    repeated options counts, and `+=` appends to it after a comma; with `once`, other repetition is an error.
     """
     reader = _CfgReader(file=file, once=once)
     for number, line in enumerate(text.splitlines(), 1):
@@ -79,7 +79,7 @@ class _CfgReader:
             self._problem(number, "an option has a name before =")
         elif isinstance(before, Section):
             self._problem(number, f"{name} is a section already, in line {before.line}")
-        elif self.once and before is not None:
+        elif self.once and before is not None and not adds:
             self._problem(number, f"{name} is named twice, the first time in line {before.line}")
         elif adds and before is not None and before.value:
             here[name] = Leaf(f"{before.value}, {value}", before.line)

@@ -188,6 +188,8 @@ def _quoted_name(source: SourceText, start: int, word: str) -> str:
 #: fails without a message, and low enough for recursive functions over trees.
 MAX_DEPTH = 120
 
+#: Of a parametric job, which JDL has in quotes.
+_PLACEHOLDER = re.compile(r"%(\(\w{1,40}\))?[a-zA-Z]\b")
 _MEANT = {"and": "&&", "or": "||", "not": "!", "=": "=="}
 
 
@@ -260,4 +262,6 @@ class Cursor:
         token = self.token
         seen = self.source.text[token.start : min(token.end, token.start + 40)] or "the end"
         meant = None if wanted.startswith("a name") else _MEANT.get(seen.lower())
+        if placeholder := _PLACEHOLDER.match(self.source.text, token.start):
+            meant = f'"{placeholder[0]}"'
         return self.source.fault(token.start, f"{seen} where {wanted} should stand", meant)

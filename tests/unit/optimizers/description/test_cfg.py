@@ -92,6 +92,15 @@ Requirements
     assert dict(read.requirements.values) == {"OSVersion": "9", "Closed": False}
 
 
+def test_a_value_may_be_added_to() -> None:
+    read = parse(
+        "Executable = a\nRequirements\n{\n  SoftwareTag = V1\n  SoftwareTag += V2\n  Memory += 4000\n}\n"
+    )
+    assert isinstance(read.requirements, Record)
+    assert dict(read.requirements.values) == {"SoftwareTag": ("V1", "V2"), "Memory": 4000}
+    assert "named twice" in refusal("Executable = a\nTag = x\nTag += y\nTag = z\n")
+
+
 def test_requirements_may_be_an_expression() -> None:
     read = parse('Executable = a\nRequirements = other.MaxRAM > 500 && other.OS == "el9"\n')
     assert isinstance(read.requirements, Expression)

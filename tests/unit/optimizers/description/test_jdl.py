@@ -130,6 +130,11 @@ def test_an_expression_where_a_text_belongs_is_refused_with_a_hint() -> None:
         parse('Executable = "a"; Site = LCG.CERN.ch')
 
 
+def test_a_placeholder_without_quotes_is_refused_with_a_hint() -> None:
+    message = '% where a value should stand, did you mean "%(M)s"? (job.jdl:1:28)'
+    assert message in str(refusal('Executable = "a"; Memory = %(M)s;'))
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [
