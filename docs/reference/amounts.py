@@ -11,6 +11,7 @@ from cs_config.classes import queue_columns
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from matcher.claim import snapshot
+from matcher.explain import work_budget
 from matcher.index import place_pools
 from matcher.request import node_checks
 from optimizers.description import template_cache
@@ -102,6 +103,17 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             counted_by="pilotage.service.auth.rate_limits.EXPENSIVE_TURNS",
             test=f"{_ACCESS}test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others",
             attacks=["summaries of everything", "queues are explained", "previews of 3,000 values"],
+        ),
+        Amount(
+            who="preview, report of a queue",
+            what="characters of the requirements that it evaluates; fewer where many queues change",
+            most=f"{work_budget.PREVIEWED:,}, {work_budget.QUEUE_REPORT:,}: those of most jobs. The answer "
+            "counts the others by VO (`left_out`), and no guard holds for them. 9,200 pools took 5 s of "
+            "processor time",
+            counted_by="matcher.explain.work_budget.choose_classes",
+            test=f"{_ROUTES}test_config_preview.py::"
+            "test_a_preview_evaluates_the_classes_with_most_jobs_and_no_guard_holds_for_the_others",
+            attacks=["previews of 3,000 values", "queues are explained"],
         ),
         Amount(
             who="caller",
