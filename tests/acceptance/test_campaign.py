@@ -42,7 +42,7 @@ def test_every_job_ends_once_and_limits_hold_behind_a_pooler_and_beside_the_next
     short_directory: Path,
 ) -> None:
     (directory := short_directory / "pooler").mkdir()
-    kinds = frozenset({"process killed", "matcher killed", "rolling upgrade"})
+    kinds = frozenset({"process killed", "matcher killed", "pooler restarted", "rolling upgrade"})
     _check(replace(_plan(directory, 15), pooler=True, minimal=True, kinds=kinds))
 
 

@@ -9,16 +9,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import psutil
 
+from pilotage.service.auth import keys
 from tests.acceptance.campaign.installation import DATABASE, Disk, Installation
 from tests.acceptance.campaign.network import Link, LinkState
 from tests.acceptance.campaign.players import Context
 
 #: Seconds that a fault lasts: mostly short, sometimes longer than any time-out of the installation.
 _SHORT, _LONG = (0.5, 5.0), (10.0, 16.0)
+#: For which a key that signs no more is good: longer than a clock is wrong.
+_KEPT = timedelta(days=30)
 
 
 @dataclass
@@ -77,6 +81,12 @@ class Faults:
             yield "small disk read-only", self._lock_small
         if self.installation.hosts[0].clock is not None:
             yield "clock", self._change_clock
+        if len(self.installation.hosts) > 1 and self.installation.hosts[0].clock is not None:
+            yield "all clocks", self._change_clocks
+        yield "memory refused", self._refuse_memory
+        yield "key rotated", self._rotate_key
+        if self.installation.pooler:
+            yield "pooler restarted", self._restart_pooler
         if not self.installation.pooler:  # it would have to be pointed at the replica
             yield "lost commits", self._restore if self.installation.sqlite else self._fail_over
         if not self.installation.sqlite:
@@ -171,6 +181,27 @@ class Faults:
         if sites and all(self.installation.is_upgraded(group[0]) for group in groups):
             yield sites
 
+    @contextmanager
+    def _refuse_memory(self) -> Iterator[str]:
+        """A process gets no more memory than it has, as in a control group that is full."""
+        process = self._dice.choice(list(self.installation.processes.values()))
+        limited = None
+        with suppress(psutil.NoSuchProcess):
+            if process.is_running:
+                limited = psutil.Process(process.pid)
+                most = limited.rlimit(psutil.RLIMIT_AS)
+                limited.rlimit(psutil.RLIMIT_AS, (limited.memory_info().vms, most[1]))
+        yield process.name
+        with suppress(psutil.NoSuchProcess):
+            if limited is not None:
+                limited.rlimit(psutil.RLIMIT_AS, most)
+
+    @contextmanager
+    def _rotate_key(self) -> Iterator[str]:
+        """New tokens are signed with a new key; processes go on with those of the last one."""
+        keys.rotate(self.installation.key, keep=_KEPT, now=datetime.now(UTC))
+        yield ""
+
     # Networks
 
     @contextmanager
@@ -247,6 +278,13 @@ class Faults:
             self.installation.postgres.set_read_only(DATABASE, read_only=False)
 
     @contextmanager
+    def _restart_pooler(self) -> Iterator[str]:
+        with self._noting():
+            self.installation.pooler_process.stop()
+            yield ""
+            self.installation.pooler_process.start()
+
+    @contextmanager
     def _kill_redis(self) -> Iterator[str]:
         assert self.installation.redis is not None
         self.installation.redis.kill()
@@ -310,6 +348,17 @@ class Faults:
         host.clock.set(seconds)
         yield f"of host {host.name} {seconds:+d} s"
         host.clock.set(0)
+
+    @contextmanager
+    def _change_clocks(self) -> Iterator[str]:
+        """All hosts alike, as a wrong time server does it; database and sites have the right time."""
+        seconds = self._dice.choice([60, -60, 3600, -3600, 86_400, -86_400])
+        clocks = [host.clock for host in self.installation.hosts if host.clock is not None]
+        for each in clocks:
+            each.set(seconds)
+        yield f"of all hosts {seconds:+d} s"
+        for each in clocks:
+            each.set(0)
 
     # Lost commits
 

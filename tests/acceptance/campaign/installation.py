@@ -239,6 +239,12 @@ class Installation:
             **({"PILOTAGE_DATABASE_DIRECT_URL": self.direct_url} if self.pooler else {}),
         }
 
+    @property
+    def pooler_process(self) -> Pgbouncer:
+        """The pooler, where there is one."""
+        assert self._pooler is not None
+        return self._pooler
+
     def _database_socket(self) -> Path:
         """Where the database, or the pooler before it, accepts connections."""
         assert self.postgres is not None
