@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +23,7 @@ from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import hardware, pilots
+from taskqueue.retention import UnusedSearch
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -40,6 +41,9 @@ _CHANGES: Final = timedelta(hours=1)
 _CHANGES_LIMIT: Final = 10_000
 #: An empty task queue often gets new jobs soon, and creating it again has a cost.
 _TASK_QUEUES: Final = timedelta(days=1)
+#: Jobs that one statement of the search for unused ones reads, and such statements in one cycle.
+_PAGE: Final = 50_000
+_PAGES: Final = 200
 #: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
 #: From the deletion of a job by its owner to that of its rows.
@@ -78,9 +82,10 @@ LogReader = Callable[..., object]
 
 @dataclass(slots=True)
 class RetentionState:
-    """When the search for old logs of each VO last found all; empty in a new process."""
+    """What a process remembers from cycle to cycle; empty in a new one."""
 
-    logs: dict[str, datetime] = field(default_factory=dict)
+    logs: dict[str, datetime] = field(default_factory=dict)  #: when the search in a VO last found all
+    task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,10 +151,14 @@ def cycle(
         removed["homes"] += _repeat_step(leadership, partial(history.remove, before=now - history.KEPT))
         removed["configuration texts"] += _remove_config_texts(leadership, config)
         removed["uptime"] += _remove_uptime(leadership, config, vos)
-        if leadership.last is None or leadership.last.date() != now.date():
-            removed += _remove_task_queues(leadership)
-            if store is not None:
-                removed["stray files"] += _remove_stray(leadership, store)
+        is_new_day = leadership.last is None or leadership.last.date() != now.date()
+        if is_new_day and searched.task_queues is None:
+            searched.task_queues = _search_task_queues(leadership)
+        if searched.task_queues is not None:
+            pages = None if memory is None else _PAGES
+            removed += _remove_task_queues(leadership, searched, searched.task_queues, pages=pages)
+        if is_new_day and store is not None:
+            removed["stray files"] += _remove_stray(leadership, store)
         return RetentionResult(
             removed=+removed,
             broken=tuple(sorted(leadership.broken)),
@@ -240,19 +249,34 @@ def _remove_blobs(
     return total
 
 
-def _remove_task_queues(leadership: Leadership) -> Counter[str]:
-    """Delete task queues without jobs, then requirement classes without task queues."""
+def _search_task_queues(leadership: Leadership) -> UnusedSearch:
+    """Begin the search for unused task queues; those that were emptied without a claim are marked empty."""
     before = leadership.now - _TASK_QUEUES
     with database.reading(leadership.engine) as conn:
         emptied = iter(retention.list_emptied(conn, before=before))
-        unused = iter(retention.list_unused(conn, before=before))
+        search = retention.search_unused(conn, before=before)
     while some := list(islice(emptied, _LIMIT)):
         with leadership.writing() as conn:
             task_queues.mark_empty(conn, some, now=leadership.now)
+    return search
+
+
+def _remove_task_queues(
+    leadership: Leadership, state: RetentionState, search: UnusedSearch, *, pages: int | None
+) -> Counter[str]:
+    """Search in so many further pages of jobs (None: all); at the end delete what was found, and classes."""
+    for _ in count() if pages is None else range(pages):
+        with database.reading(leadership.engine) as conn:
+            if not search.read_on(conn, most=_PAGE):
+                break
+    else:
+        return Counter()
+    state.task_queues = None
     removed: Counter[str] = Counter()
+    unused = iter(sorted(search.left))
     while some := list(islice(unused, _LIMIT)):
         with leadership.writing() as conn:
-            removed["task queues"] += retention.remove_unused(conn, some, before=before)
+            removed["task queues"] += retention.remove_unused(conn, some, before=search.before)
     removed["classes"] = _repeat_step(
         leadership, lambda conn: retention.remove_unused_classes(conn, limit=_LIMIT)
     )

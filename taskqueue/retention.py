@@ -9,6 +9,7 @@ waits long for the other, and no job is left without its task queue.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -345,8 +346,18 @@ STILL_OCCUPIED = select(task_queues.c.task_queue_id).where(
     task_queues.c.occupied, task_queues.c.changed_at < _BEFORE, ~_has_jobs
 )
 UNUSED = select(task_queues.c.task_queue_id).where(*_is_unused)
-#: One scan of all jobs a day: an index by task queue would cost at every change of a job.
-IN_USE = select(jobs.c.task_queue_id).where(jobs.c.task_queue_id.is_not(None)).distinct()
+_page = (
+    select(jobs.c.job_id, jobs.c.task_queue_id)
+    .where(jobs.c.job_id > bindparam("after"))
+    .order_by(jobs.c.job_id)
+    .limit(bindparam("most"))
+    .subquery()
+)
+#: Jobs by id, page by page: an index by task queue would cost at every change of a job, and one statement for
+#: all jobs takes longer than statements may where there are very many.
+IN_USE = select(
+    _page.c.task_queue_id, func.max(_page.c.job_id).label("last"), func.count().label("jobs")
+).group_by(_page.c.task_queue_id)
 LOCK = (
     select(task_queues.c.task_queue_id)
     .where(sql.is_listed(task_queues.c.task_queue_id), *_is_unused)
@@ -373,18 +384,34 @@ def list_emptied(conn: Connection, *, before: datetime) -> list[int]:
     return list(conn.execute(STILL_OCCUPIED, {"before": before}).scalars())
 
 
-def list_unused(conn: Connection, *, before: datetime) -> list[int]:
-    """Task queues empty since before that time that no job refers to, not even a final one.
+@dataclass(slots=True, kw_only=True)
+class UnusedSearch:
+    """A search for task queues that no job refers to, not even a final one; it may take hours.
 
     The candidates are read before the jobs: a job that comes in between changes `changed_at`.
     """
-    unused = conn.execute(UNUSED, {"before": before}).scalars().all()
-    in_use = set(conn.execute(IN_USE).scalars()) if unused else set()
-    return sorted(set(unused) - in_use)
+
+    before: datetime  #: they have been empty since
+    left: set[int]  #: candidates of which no job was found yet
+    _after: int = 0  #: jobs up to this id were read
+
+    def read_on(self, conn: Connection, *, most: int) -> bool:
+        """Read so many further jobs; whether there may be more that matter."""
+        if not self.left:
+            return False
+        rows = conn.execute(IN_USE, {"after": self._after, "most": most}).all()
+        self.left -= {row.task_queue_id for row in rows}
+        self._after = max((row.last for row in rows), default=self._after)
+        return bool(sum(row.jobs for row in rows) == most)
+
+
+def search_unused(conn: Connection, *, before: datetime) -> UnusedSearch:
+    """Begin a search among the task queues that have been empty since that time."""
+    return UnusedSearch(before=before, left=set(conn.execute(UNUSED, {"before": before}).scalars()))
 
 
 def remove_unused(conn: Connection, task_queue_ids: Collection[int], *, before: datetime) -> int:
-    """Remove the task queues found by `list_unused`, with the same `before`, if still unused; how many.
+    """Remove the task queues found by an `UnusedSearch`, with its `before`, if still unused; how many.
 
     At most `sql.BATCH_SIZE` ids.
     """

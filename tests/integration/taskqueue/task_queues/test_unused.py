@@ -3,6 +3,7 @@
 import random
 from datetime import datetime, timedelta
 
+import pytest
 from sqlalchemy import Connection, Engine, func, select
 
 from agents import retention
@@ -39,8 +40,16 @@ def _used_once(engine: Engine, now: datetime) -> int:
     return found
 
 
+def _find(conn: Connection, before: datetime) -> set[int]:
+    """Task queues that no job refers to, by reading three jobs at a time."""
+    search = rows.search_unused(conn, before=before)
+    while search.read_on(conn, most=3):
+        pass
+    return search.left
+
+
 def _remove(conn: Connection, before: datetime) -> None:
-    rows.remove_unused(conn, rows.list_unused(conn, before=before), before=before)
+    rows.remove_unused(conn, _find(conn, before), before=before)
     rows.remove_unused_classes(conn)
 
 
@@ -73,6 +82,32 @@ def test_a_task_queue_stays_as_long_as_some_job_remembers_it(engine: Engine, now
     with database.writing(engine) as conn:
         task_queues.requeue(conn, [taken.job_id], now=now)
         assert queued_jobs.left(conn) == sorted([*running, *waits])
+
+
+def test_a_search_goes_on_in_the_next_cycle(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three pages of two jobs each in a cycle, seven jobs in all, the last of which uses a task queue."""
+    monkeypatch.setattr(retention, "_PAGE", 2)
+    monkeypatch.setattr(retention, "_PAGES", 3)
+    with database.writing(engine) as conn:
+        queued_jobs.put(conn, now, 6)
+        [last] = queued_jobs.put(conn, now, owner="bob")
+        used = queued_jobs.task_queue_of(conn, last)
+        task_queues.dequeue(conn, [last])
+        [gone] = queued_jobs.put(conn, now, owner="eve")
+        task_queues.dequeue(conn, [gone])
+        task_queues.mark_empty(conn, [used, queued_jobs.task_queue_of(conn, gone)], now=now)
+        stored_rows.remove(conn, [gone])
+    memory = retention.RetentionState()
+    left = []
+    for minutes in (0, 10, 20):
+        at = now + 2 * DAY + timedelta(minutes=minutes)
+        retention.cycle(engine, queued_jobs.grid(), now=at, holder="me", memory=memory)
+        left.append((_rows(engine)[0], memory.task_queues is None))
+    assert left == [(3, False), (2, True), (2, True)]
+    with database.reading(engine) as conn:
+        assert conn.scalar(select(table.c.task_queue_id).where(table.c.task_queue_id == used)) == used
 
 
 def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
@@ -123,7 +158,7 @@ def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, no
     engine = database.connect(postgres_url)
     _used_once(engine, now)
     with database.writing(engine) as conn:
-        rows.remove_unused(conn, rows.list_unused(conn, before=now + DAY), before=now + DAY)
+        rows.remove_unused(conn, _find(conn, now + DAY), before=now + DAY)
     assert _rows(engine) == (0, 1)
 
     def remove() -> None:
