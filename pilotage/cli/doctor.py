@@ -445,7 +445,10 @@ def _describe(found: Finding) -> str:
 
 @command_with("database_url", "redis_url")
 def doctor(chosen: Settings, *, as_json: bool) -> None:
-    """Check this installation and list problems; exit status 1 if there are any. Changes nothing."""
+    """Check this installation and list problems; exit status 1 if there are any. Changes nothing.
+
+    Example: `pilotage doctor`.
+    """
     found = list(check_installation(chosen, utc_now()))
     data = {"home": str(chosen.home), "findings": [asdict(each) for each in found]}
     rows = ((each.subject, each.health, one_line(_describe(each))) for each in found)

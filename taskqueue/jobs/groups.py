@@ -3,10 +3,10 @@
 Both look at the newest jobs only, so that their cost does not grow with the history: `GroupCounts.is_cut`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
 
@@ -14,6 +14,7 @@ from requirements.job_fields import STATUS
 from requirements.states import FINAL, JobStatus
 from taskqueue.jobs import jobs, search
 from taskqueue.jobs.search import JobSelector
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import jobs as table
 
@@ -37,6 +38,18 @@ class FailureGroup:
     last_at: datetime  #: when the latest one failed
 
 
+_LATER: Final = (JobStatus.COMPLETED, *FINAL)
+_STARTED: Final = (JobStatus.RUNNING, JobStatus.COMPLETING, JobStatus.STALLED)
+#: The parts of a job group, by their fields, with their statuses.
+PARTS: Final[Mapping[str, Collection[JobStatus]]] = {
+    "done": (JobStatus.DONE, JobStatus.COMPLETED),
+    "failed": (JobStatus.FAILED,),
+    "killed": (JobStatus.KILLED, JobStatus.DELETED),
+    "running": _STARTED,
+    "waiting": tuple(each for each in JobStatus if each not in (*_STARTED, *_LATER)),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobGroupProgress:
     """Jobs of one owner with the same `JobGroup`."""
@@ -45,11 +58,12 @@ class JobGroupProgress:
     owner: str
     job_group: str
     count: int
-    waiting: int  #: not started, and not ended
+    waiting: int  #: in the statuses of `PARTS`, as the following
     running: int
     done: int
     failed: int
     killed: int
+    stuck: int  #: of the waiting, without an eligible queue
     ended_lately: int  #: since the time that was asked for
     first_at: datetime  #: earliest submission
     last_at: datetime  #: latest change
@@ -92,31 +106,34 @@ def group_failures(
 
 
 def list_progress(
-    conn: Connection, which: JobSelector, *, since: datetime, limit: int
+    conn: Connection, which: JobSelector, *, since: datetime, limit: int, part: str = ""
 ) -> GroupCounts[JobGroupProgress]:
-    """Progress of the job groups with the latest changes; `since` is for `ended_lately`."""
+    """Progress of the job groups with the latest changes; `since` is for `ended_lately`.
+
+    Only those with `part` in their names, in any case.
+    """
     seen, rest = _newest(conn, which.where(STATUS, JobStatus), MAX_OF_STATUS)
     if seen is None:
         return GroupCounts(groups=[], is_cut=False)
     by = (seen.c.vo, seen.c.owner, seen.c.job_group)
     status, at = seen.c.status, seen.c.updated_at.type
-    running = (JobStatus.RUNNING, JobStatus.COMPLETING, JobStatus.STALLED)
-    over = (*FINAL, JobStatus.COMPLETED)
+    is_stuck = (status == JobStatus.WAITING.value) & (seen.c.minor_status == NO_ELIGIBLE_QUEUE)
     last = func.max(seen.c.updated_at, type_=at)
     statement = (
         select(
             *by,
             func.count().label("count"),
-            _sum(status.not_in([*running, *over])).label("waiting"),
-            _sum(status.in_(running)).label("running"),
-            _sum(status.in_([JobStatus.DONE, JobStatus.COMPLETED])).label("done"),
-            _sum(status == JobStatus.FAILED.value).label("failed"),
-            _sum(status.in_([JobStatus.KILLED, JobStatus.DELETED])).label("killed"),
+            *(_sum(status.in_(statuses)).label(name) for name, statuses in PARTS.items()),
+            _sum(is_stuck).label("stuck"),
             _sum(seen.c.ended_at >= since).label("ended_lately"),
             func.min(seen.c.submitted_at, type_=at).label("first_at"),
             last.label("last_at"),
         )
-        .where(seen.c.job_group != "", *rest.clauses(seen))
+        .where(
+            seen.c.job_group != "",
+            func.lower(seen.c.job_group).contains(part.lower(), autoescape=True),
+            *rest.clauses(seen),
+        )
         .group_by(*by)
         .order_by(last.desc())
         .limit(limit)

@@ -48,6 +48,8 @@ def accounting(
     """Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.
 
     Ended jobs are counted within seconds, their waiting times some minutes later.
+
+    Example: `pilotage accounting --by site,status --from 7d`.
     """
     if as_csv and service.as_json:
         raise WrongUsage("--csv and --json exclude each other")

@@ -19,7 +19,10 @@ from taskqueue.db.incarnation import RecoveryResult
 
 @settings.command_with("database_url", "database_direct_url", "first_job_id")
 def upgrade(chosen: Settings, *, as_json: bool) -> None:
-    """Create the tables and the signing key, or upgrade the tables to this release."""
+    """Create the tables and the signing key, or upgrade the tables to this release.
+
+    Example: `pilotage db upgrade`.
+    """
     home_directory.make_home(chosen.home)
     keys.load_or_create(chosen.key)
     cli_engine.upgrade_schema(chosen.direct_url, first_job_id=chosen.first_job_id)
@@ -28,7 +31,10 @@ def upgrade(chosen: Settings, *, as_json: bool) -> None:
 
 @settings.command_with("database_url")
 def check(chosen: Settings, *, as_json: bool) -> None:
-    """Check whether the tables fit this release; exit status 1 if not."""
+    """Check whether the tables fit this release; exit status 1 if not.
+
+    Example: `pilotage db check`.
+    """
     if not _report(chosen, as_json=as_json):
         raise typer.Exit(REFUSED)
 
@@ -47,6 +53,8 @@ def recover(
 
     Starts a new incarnation. Open attempts stay as they are until their pilots report. Identifiers that the
     lost commits may have used are skipped: job ids, attempts, watermarks, versions.
+
+    Example: `pilotage db recover`.
     """
     with cli_engine.open_engine(chosen.direct_url) as engine:
         if not database.schema_state(engine).is_current:

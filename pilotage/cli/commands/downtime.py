@@ -33,7 +33,10 @@ def add(
     ] = downtimes.OUTAGE,
     service: ServiceOptions,
 ) -> None:
-    """Plan a downtime: jobs that would not end before it begins are not sent, during it only tests are."""
+    """Plan a downtime: jobs that would not end before it begins are not sent, during it only tests are.
+
+    Example: `pilotage downtime add LCG.CERN.ch --from 2026-05-04 --until 2026-05-05 --reason 'new switches'`.
+    """
     first, last = options.to_iso(begins, "--from"), options.to_iso(ends, "--until")
     service.show(
         lambda client: client.plan_downtime(
@@ -48,7 +51,10 @@ def list_downtimes(
     *,
     service: ServiceOptions,
 ) -> None:
-    """List the downtimes that are not over, the earliest first."""
+    """List the downtimes that are not over, the earliest first.
+
+    Example: `pilotage downtime list LCG.CERN.ch`.
+    """
     service.show(
         lambda client: {"downtimes": client.downtimes(site)}, lambda found: table(found["downtimes"])
     )
@@ -59,7 +65,10 @@ def remove(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Remove a downtime: its place is open at once. One of a feed comes back with the next import."""
+    """Remove a downtime: its place is open at once. One of a feed comes back with the next import.
+
+    Example: `pilotage downtime remove 12`.
+    """
     service.show(
         lambda client: {"downtimes": client.remove_downtime(downtime)},
         lambda _: f"downtime {downtime}: removed",
@@ -78,6 +87,8 @@ def import_feed(
     """Take over the downtimes of CEs that GOCDB or OSG's topology states now, for your sites.
 
     What the feed changed is changed, what it states no more is removed: run it every few minutes.
+
+    Example: `pilotage downtime import https://goc.example.org/downtimes.xml`.
     """
     read, now = downtimes.read_feed(_fetch(feed), feed), datetime.now(UTC)
     stated = [

@@ -1,7 +1,6 @@
 """Commands that change jobs, `pilotage job wait` and `pilotage job output`."""
 
 import inspect
-import json
 import os
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from pilotage.client import changes, outputs, waiting
 from pilotage.client.api import ServiceClient
 from pilotage.client.changes import JOB_VERBS, JobVerb
 from pilotage.client.outputs import FetchedOutputs
+from requirements.assignments import parse_assignments
 from requirements.errors import format_count, format_ids
 from requirements.states import FINAL, JobStatus
 
@@ -35,6 +35,19 @@ SetValues = Annotated[
         "--set",
     ),
 ]
+
+
+#: Words that the help of each change shows after its name.
+_EXAMPLES = {
+    "kill": "--group scan --status Waiting --dry-run",
+    "delete": "--status Failed --before 30d",
+    "reschedule": "--site LCG.CERN.ch --status Stalled",
+    "reset": "12-40",
+    "hold": "--group scan",
+    "release": "--group scan",
+    "edit": "--group scan --set Memory=6000",
+    "resubmit": "--group scan --status Failed --set Memory=6000",
+}
 
 
 def _change_command(change: JobVerb) -> CommandFunction:
@@ -76,7 +89,8 @@ def _change_command(change: JobVerb) -> CommandFunction:
         if refused:
             raise typer.Exit(REFUSED)
 
-    command.__name__, command.__doc__ = change.name, change.summary
+    example = f"Example: `pilotage job {change.name} {_EXAMPLES[change.name]}`."
+    command.__name__, command.__doc__ = change.name, f"{change.summary}\n\n{example}"
     parameters = inspect.signature(command).parameters.values()
     return options.with_signature(
         command, [each for each in parameters if change.sets or each.name != "values"]
@@ -103,23 +117,10 @@ def _ask(change: JobVerb, counts: Sequence[Entry]) -> None:
 
 
 def _read_values(words: Sequence[str]) -> dict[str, object]:
-    """Values by name of words such as `Memory=6000`: numbers, JSON, else texts; None for an empty one."""
-    found: dict[str, object] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals or not name.strip():
-            raise WrongUsage(f"--set {word!r}: give NAME=VALUE, such as Memory=6000")
-        found[name.strip()] = _read_value(value.strip())
-    return found
-
-
-def _read_value(text: str) -> object:
-    if not text:
-        return None
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        return parse_assignments(words)
+    except ValueError as error:
+        raise WrongUsage(f"--set {error}: give NAME=VALUE, such as Memory=6000") from None
 
 
 kill, delete, reschedule, reset, hold, release, edit, resubmit = map(_change_command, JOB_VERBS)
@@ -141,7 +142,10 @@ def wait(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Wait until jobs have ended; exit status 0 if all are Done, else 1, as if there are none."""
+    """Wait until jobs have ended; exit status 0 if all are Done, else 1, as if there are none.
+
+    Example: `pilotage job wait --group scan --timeout 7200`.
+    """
     wanted, given = _selected(ids, filters)
     with service.connect() as client:
         if given:
@@ -269,6 +273,8 @@ def fetch_output(
     """Download the output files of each job into a new directory named after its id.
 
     By filters, of the jobs that have ended.
+
+    Example: `pilotage job output --group scan --skip-existing`.
     """
     wanted, given = _selected(ids, filters)
     with service.connect() as client:

@@ -64,7 +64,10 @@ def list_jobs(
     watch: Watch = False,
     service: ServiceOptions,
 ) -> None:
-    """List jobs, newest first by default, or count them by some of their fields."""
+    """List jobs, newest first by default, or count them by some of their fields.
+
+    Example: `pilotage job list --group scan --status Failed --columns id,name,exit_code,site`.
+    """
     wanted, given = options.parse_ids(ids), options.given_options(filters)
     if sort is not None:
         given["sort"] = sort[: sort.startswith("-")] + find_field("--sort", sort.removeprefix("-")).name
@@ -148,6 +151,8 @@ def top(
     """Show numbers of the jobs that have not ended, by group and site, anew every two seconds until Ctrl-C.
 
     Without a terminal, and as JSON, they are printed once.
+
+    Example: `pilotage job top --vo cms --by owner`.
     """
     names = [find_field("--by", each.strip()).name for each in by.split(",")]
     given = {"status": ",".join(_LIVING), **options.given_options(filters)}

@@ -139,7 +139,10 @@ def show(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Show all details of one job, and the local jobs of a grid job."""
+    """Show all details of one job, and the local jobs of a grid job.
+
+    Example: `pilotage job show 42`.
+    """
 
     def read(client: ServiceClient) -> Entry:
         found = client.job(job_id)
@@ -152,7 +155,10 @@ def show(
 
 
 def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
-    """Show every change of a job's status, in order."""
+    """Show every change of a job's status, in order.
+
+    Example: `pilotage job log 42`.
+    """
     service.show(
         lambda client: {"job_id": job_id, "log": client.job_log(job_id)},
         lambda found: output.list_table(_LOG, found["log"]),
@@ -175,6 +181,8 @@ def logs(
     """Show the last lines that a job wrote, as of its last heartbeat.
 
     What it wrote after that is in its files: `pilotage job output` downloads them when the job has ended.
+
+    Example: `pilotage job logs 42 --follow`.
     """
     shown = ""
     with service.connect() as client:
@@ -228,6 +236,8 @@ def explain(
     """Explain why a job does not run: requirements that exclude queues, and changes that would help.
 
     With a file, check its first description before it is submitted.
+
+    Example: `pilotage job explain 42`.
     """
     if job.isdecimal():
         service.show(lambda client: client.explain(int(job), forwarding=forwarding), explain_job)
@@ -241,7 +251,10 @@ def list_queues(
     limit: output.Limit = 20,
     service: ServiceOptions,
 ) -> None:
-    """List the eligible queues of a job with their rank, in the order in which a director fills them."""
+    """List the eligible queues of a job with their rank, in the order in which a director fills them.
+
+    Example: `pilotage job queues 42`.
+    """
     columns: Mapping[str, Column] = {"Site/CE/Queue": "queue", "#Rank": "rank"}
     service.show(
         lambda client: client.queues_of_job(job_id, limit=limit),

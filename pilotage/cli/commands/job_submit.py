@@ -60,7 +60,10 @@ def submit(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Submit jobs with their input sandboxes, and print the job ids."""
+    """Submit jobs with their input sandboxes, and print the job ids.
+
+    Example: `pilotage job submit scan.jdl --param mass=120,125,130`.
+    """
     parameters = parse_parameters(param or [])
     sources = list(map(_read, files))
     key = submission.make_key() if idempotency_key is None else idempotency_key

@@ -56,6 +56,8 @@ def login(
 
     With --device, the commands get the rights of your browser session instead, and keep the token in
     client.env of the home directory.
+
+    Example: `pilotage login --role user --vo cms --user ada`.
     """
     if device:
         if role is not None:
@@ -118,7 +120,10 @@ def _wait_for_token(client: ServiceClient, *, seconds: float) -> Json:
 
 
 def whoami(*, service: ServiceOptions) -> None:
-    """Show the role, VOs and sites of your token."""
+    """Show the role, VOs and sites of your token.
+
+    Example: `pilotage whoami`.
+    """
     with service.connect() as client:
         found = {**client.whoami(), "service": client.url}
     service.emit(found, lambda: output.facts(found, title="You are"))
@@ -134,6 +139,8 @@ def revoke(
     `pilotage token revoke` is the same.
 
     A token in the arguments of a command can be seen by others on this machine: use `-` instead.
+
+    Example: `pilotage revoke TOKEN`.
     """
     given = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - a sign, not a password
     with service.connect() as client:

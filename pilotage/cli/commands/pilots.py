@@ -21,7 +21,10 @@ from pilotage.fabric.pilot import main as pilot_main
 
 
 def pilot(context: typer.Context, *, home: options.Home = None) -> None:
-    """Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`."""
+    """Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`.
+
+    Example: `pilotage pilot --site LCG.CERN.ch --ce ce1 --queue long`.
+    """
     raise typer.Exit(pilot_main.main(context.args, _environment(context.args, home)))
 
 
@@ -55,7 +58,10 @@ def list_pilots(
     after: Annotated[str | None, options.option("STAMP", "Only pilots after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
-    """List pilots, ordered by stamp."""
+    """List pilots, ordered by stamp.
+
+    Example: `pilotage pilots list --site LCG.CERN.ch --status Failed,Aborted`.
+    """
     given = options.given_options(filters)
     with service.connect() as client:
         found = output.read_pages("pilots", partial(client.pilots, given), limit=limit, after=after)
@@ -65,7 +71,10 @@ def list_pilots(
 def show(
     stamp: Annotated[str, options.argument("STAMP", "Stamp of the pilot.")], *, service: ServiceOptions
 ) -> None:
-    """Show one pilot, the end of its log, and if it failed the end of its output."""
+    """Show one pilot, the end of its log, and if it failed the end of its output.
+
+    Example: `pilotage pilots show a1b2c3`.
+    """
     with service.connect() as client:
         pilot = client.pilot(stamp)
         wrote = client.pilot_output(stamp) if pilot["has_output"] or pilot.get("has_log") else None
@@ -96,6 +105,8 @@ def summary(
     """Count pilots by status and outcome.
 
     Quality is the share of pilots at which a job ended, among these, empty ones and those that broke before.
+
+    Example: `pilotage pilots summary --by queue,empty_reason --hours 24`.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)

@@ -30,7 +30,10 @@ def list_pools(
     after: Annotated[str | None, options.option("ID", "Only pools after this one (next page).")] = None,
     service: ServiceOptions,
 ) -> None:
-    """List the pools with their numbers of queues and jobs, ordered by id."""
+    """List the pools with their numbers of queues and jobs, ordered by id.
+
+    Example: `pilotage pool list --vo cms`.
+    """
     filters = {"vo": vo} if vo else {}
     with service.connect() as client:
         found = output.read_pages("pools", partial(client.pools, filters), limit=limit, after=after)
@@ -42,7 +45,10 @@ def show(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Show one pool with all its queues."""
+    """Show one pool with all its queues.
+
+    Example: `pilotage pool show 3f2a9c`.
+    """
     is_whole = len(pool_id) == 64
     service.show(
         lambda client: client.pool(pool_id if is_whole else _complete(client, pool_id.lower())), _details
@@ -59,6 +65,8 @@ def for_queue(
     """List the pools that each batch queue serves: whose jobs its pilots may get.
 
     A site admin sees those of all VOs at the own site.
+
+    Example: `pilotage pool for-queue LCG.CERN.ch/ce1/long`.
     """
     wanted = [str(QueueAddress.parse(each)) for each in queues]
     with service.connect() as client:

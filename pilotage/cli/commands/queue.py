@@ -27,7 +27,10 @@ def list_queues(
     site: Annotated[str | None, options.option("SITE", "Only queues of this site.")] = None,
     service: ServiceOptions,
 ) -> None:
-    """List the queues."""
+    """List the queues.
+
+    Example: `pilotage queue list --site LCG.CERN.ch`.
+    """
     filters = {name: value for name, value in (("vo", vo), ("site", site)) if value is not None}
     with service.connect() as client:
         found = output.read_pages("queues", partial(client.queues, filters)).entries
@@ -44,7 +47,10 @@ def show(
     vo: Annotated[str | None, options.option("VO", "Effective values for this VO.")] = None,
     service: ServiceOptions,
 ) -> None:
-    """Show the effective parameters of a queue, each with the level and line where it is set."""
+    """Show the effective parameters of a queue, each with the level and line where it is set.
+
+    Example: `pilotage queue show LCG.CERN.ch/ce1/long --vo cms`.
+    """
     address = QueueAddress.parse(queue)
     with service.connect() as client:
         found = client.queue(str(address), vo or "")
@@ -87,6 +93,8 @@ def find(
     """Find the queues, CEs or sites that a VO may use and that have what is required.
 
     A site admin finds those of the own site, for any VO.
+
+    Example: `pilotage queue find --requires 'maxWallClockTime>=86400' --vo cms`.
     """
     queue, of_ce = map(parse_selection, (requires or (), ce or ()))
     with service.connect() as client:
@@ -126,7 +134,10 @@ def parse_selection(words: Sequence[str]) -> Mapping[str, object] | str:
 
 
 def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
-    """Explain which waiting jobs a queue may run, what excludes the others, and what it could offer."""
+    """Explain which waiting jobs a queue may run, what excludes the others, and what it could offer.
+
+    Example: `pilotage queue explain LCG.CERN.ch/ce1/long`.
+    """
     address = str(QueueAddress.parse(queue))
     service.show(lambda client: client.explain_queue(address), job_show.explain_queue)
 
@@ -137,7 +148,10 @@ def drain(
     reason: Annotated[str, options.option("R", "Reason, stored in the history of the configuration.")] = "",
     service: ServiceOptions,
 ) -> None:
-    """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue."""
+    """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue.
+
+    Example: `pilotage queue drain LCG.CERN.ch/ce1/long --reason 'jobs fail at once'`.
+    """
     address = str(QueueAddress.parse(queue))
     service.show(
         lambda client: client.drain_queue(address, message=reason), lambda _: f"{address}: gets no new jobs"
@@ -145,6 +159,9 @@ def drain(
 
 
 def resume(queue: options.Queue, *, service: ServiceOptions) -> None:
-    """Send jobs to a drained queue again."""
+    """Send jobs to a drained queue again.
+
+    Example: `pilotage queue resume LCG.CERN.ch/ce1/long`.
+    """
     address = str(QueueAddress.parse(queue))
     service.show(lambda client: client.resume_queue(address), lambda _: f"{address}: gets jobs again")

@@ -20,6 +20,8 @@ def show(
 
     Configured, the use that corrects them, and in force; Part is of the VO's matches by pilots that can run
     everything. Users see groups and themselves, VO admins all owners.
+
+    Example: `pilotage share show --vo cms`.
     """
     service.show(lambda client: client.shares(vo), _shares)
 
@@ -30,7 +32,10 @@ def compare(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Tell why one job comes before another: queues, tiers of types, shares, priorities, submission."""
+    """Tell why one job comes before another: queues, tiers of types, shares, priorities, submission.
+
+    Example: `pilotage share compare 42 57`.
+    """
     service.show(lambda client: client.compare_jobs(first, second), _precedence)
 
 

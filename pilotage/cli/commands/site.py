@@ -33,6 +33,8 @@ def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
 
     Operators and VO admins set running limits and matching delays in the operations options, site admins at
     the node of the site, as throttles.
+
+    Example: `pilotage site limits LCG.CERN.ch`.
     """
     with service.connect() as client:
         found = client.site(site)
@@ -257,7 +259,10 @@ def _value(text: str) -> object:
 
 
 def list_sites(*, service: ServiceOptions) -> None:
-    """List the sites with their bans and throttles."""
+    """List the sites with their bans and throttles.
+
+    Example: `pilotage site list`.
+    """
     with service.connect() as client:
         found = output.read_pages("sites", client.sites)
     rows = [{**scope, "ban": site["ban"]} for site in found.entries for scope in _scopes(site)]
@@ -265,7 +270,10 @@ def list_sites(*, service: ServiceOptions) -> None:
 
 
 def list_processes(*, service: ServiceOptions) -> None:
-    """List directors and gateways, when they last reported, and the problems of their last cycle."""
+    """List directors and gateways, when they last reported, and the problems of their last cycle.
+
+    Example: `pilotage site processes`.
+    """
     service.show(
         lambda client: {"processes": client.site_processes()},
         lambda found: output.list_table(_PROCESSES, found["processes"]),
@@ -277,7 +285,10 @@ def forget(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Forget a director or gateway that was taken out of service, so that it raises no alert."""
+    """Forget a director or gateway that was taken out of service, so that it raises no alert.
+
+    Example: `pilotage site forget north`.
+    """
     with service.connect() as client:
         found = client.forget_process(name)
     if not found:
@@ -308,7 +319,10 @@ _PROCESSES: Mapping[str, Column] = {
 
 
 def show(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the ban, downtimes and throttles of a site, all that it advertises, and handled job types."""
+    """Show the ban, downtimes and throttles of a site, all that it advertises, and handled job types.
+
+    Example: `pilotage site show LCG.CERN.ch`.
+    """
     service.show(lambda client: client.site(site), _details)
 
 
@@ -348,6 +362,8 @@ def advertise(
     kind of batch system it counts by that system's own commands: CurrentJobs, CurrentPendingJobs and
     CurrentRunningJobs, of all users.
     Without a watermark, jobs matched since the previous advertisement stay reserved.
+
+    Example: `pilotage site advertise LCG.CERN.ch --watch slurm --every 60`.
     """
     if (watch is None) == (not state):
         raise WrongUsage("give K=V, or --watch COMMAND, which prints them")
@@ -372,13 +388,19 @@ def ban(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Send no jobs to a site, except those of type Test."""
+    """Send no jobs to a site, except those of type Test.
+
+    Example: `pilotage site ban LCG.CERN.ch --reason 'disk server is away' --until '2026-05-04 12:00'`.
+    """
     end = None if until is None else options.to_iso(until, "--until")
     service.show(lambda client: client.ban(site, reason=reason, until=end), lambda _: f"{site}: banned")
 
 
 def allow(site: options.Site, *, service: ServiceOptions) -> None:
-    """Send jobs to a banned site again."""
+    """Send jobs to a banned site again.
+
+    Example: `pilotage site allow LCG.CERN.ch`.
+    """
     service.show(lambda client: client.allow(site), lambda _: f"{site}: allowed")
 
 
@@ -387,6 +409,8 @@ def list_nodes(site: options.Site, *, service: ServiceOptions) -> None:
 
     Each VO's pilots count apart. From the time of the next trial on one pilot may try the node: the first job
     that ends there readmits it.
+
+    Example: `pilotage site nodes LCG.CERN.ch`.
     """
     service.show(
         lambda client: {"nodes": client.excluded_nodes(site)},
@@ -399,7 +423,10 @@ def list_hardware(
     *,
     service: ServiceOptions,
 ) -> None:
-    """List the hardware that pilots had in the last 90 days, as their first requests for jobs stated it."""
+    """List the hardware that pilots had in the last 90 days, as their first requests for jobs stated it.
+
+    Example: `pilotage site hardware LCG.CERN.ch`.
+    """
     service.show(
         lambda client: {"hardware": client.seen_hardware(site)},
         lambda found: (
@@ -414,7 +441,10 @@ def readmit(
     *,
     service: ServiceOptions,
 ) -> None:
-    """Give a node jobs of all VOs again at once, after it was repaired."""
+    """Give a node jobs of all VOs again at once, after it was repaired.
+
+    Example: `pilotage site readmit LCG.CERN.ch node17`.
+    """
     service.show(
         lambda client: {"nodes": client.readmit_node(site, node)},
         lambda _: f"{node} of {site}: readmitted",

@@ -61,6 +61,8 @@ def token(
     """Create a token with the signing key of this installation and print it.
 
     Everyone who can read the home directory can act as operator: protect it.
+
+    Example: `pilotage token --role pilot --vo cms --queue LCG.CERN.ch/ce1/long`.
     """
     if role == Role.USER and user is None:
         user = getuser()
@@ -79,7 +81,10 @@ _LONGEST_DAYS = 366.0
 
 @settings.command_with()
 def show_keys(chosen: Settings, *, as_json: bool) -> None:
-    """List the keys that verify tokens, with their end dates."""
+    """List the keys that verify tokens, with their end dates.
+
+    Example: `pilotage key list`.
+    """
     home_directory.require_installation(chosen.home, chosen.key)
     _show(keys.load(chosen.key), as_json=as_json)
 
@@ -102,6 +107,8 @@ def rotate(
     """Replace the key that signs tokens; running services reload it within seconds.
 
     If hosts do not share the key file, copy it to the other hosts now.
+
+    Example: `pilotage key rotate`.
     """
     home_directory.require_installation(chosen.home, chosen.key)
     ring = keys.rotate(chosen.key, keep=timedelta(days=keep), now=datetime.now(UTC))
@@ -115,7 +122,10 @@ def retire(
     as_json: bool,
     key_id: Annotated[str, options.argument("KEY", "Key name, see `pilotage key list`.")],
 ) -> None:
-    """Reject all tokens of a previous key, for example after a leak."""
+    """Reject all tokens of a previous key, for example after a leak.
+
+    Example: `pilotage key retire 2026-04-01`.
+    """
     home_directory.require_installation(chosen.home, chosen.key)
     ring = keys.retire(chosen.key, key_id, now=datetime.now(UTC))
     if ring is None:

@@ -142,6 +142,8 @@ def agent(
     """Run background agents: refresh pools, recover lost jobs, find missed jobs, delete old data.
 
     They can run on several hosts; each agent is active on one of them at a time.
+
+    Example: `pilotage agent all`.
     """
     wanted = _check_names(names)
     process_setup.configure_logs(chosen.log_level, as_json=as_json and not once)

@@ -19,6 +19,8 @@ def copy(chosen: Settings, *, as_json: bool) -> None:
 
     It can be stopped and run again at any time. Exit status 1 if an archive is corrupt: its bytes do not have
     the digest that it is stored under.
+
+    Example: `pilotage blobs copy`.
     """
     if chosen.other_blobs is None:
         raise CommandRefused("the setting other_blobs names no store to copy from")

@@ -126,6 +126,8 @@ def director(
     """Submit pilots to batch queues, as many as there is work for, and follow them.
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
+
+    Example: `pilotage director --config director.yaml --once`.
     """
     process = DirectorProcess(described=read_director_file(config), file=config)
     site_process.run(process, chosen, once=once, check=check, as_json=as_json)

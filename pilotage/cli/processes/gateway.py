@@ -243,6 +243,8 @@ def gateway(
 
     Prints one line for each cycle. It can be killed at any time: a new start continues from there.
     `pilotage gateway status --config FILE` shows its grid jobs, also while it runs and without the service.
+
+    Example: `pilotage gateway --config gateway.yaml`.
     """
     described = read_gateway_file(config)
     if action is GatewayAction.STATUS:

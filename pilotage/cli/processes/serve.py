@@ -352,6 +352,8 @@ def serve(chosen: Settings, *, as_json: bool) -> None:
 
     Run `pilotage db upgrade` first; workers and agents are separate processes. SIGINT or SIGTERM stops the
     service. With --json, log lines are JSON.
+
+    Example: `pilotage serve --port 8443 --tls-certificate host.pem --tls-key host.key`.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     tls.read_certificate(chosen)

@@ -88,6 +88,8 @@ def up(chosen: Settings, *, as_json: bool) -> None:
 
     Needs no server and no root. With --redis, the optimizers run in an RQ worker, a process of its own.
     Ctrl-C stops it; the next start continues from there.
+
+    Example: `pilotage up --resources resources.yaml --site LCG.CERN.ch`.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     home_directory.make_home(chosen.home)

@@ -25,6 +25,8 @@ def worker(
 
     Workers can run on several hosts. With --workers, processes that die are restarted. With --json, log lines
     are JSON.
+
+    Example: `pilotage worker --workers 4`.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     if chosen.redis_url is None:

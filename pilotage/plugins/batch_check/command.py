@@ -109,7 +109,10 @@ def batch_check(
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a batch system with real jobs of one core, which are removed afterwards."""
+    """Check a batch system with real jobs of one core, which are removed afterwards.
+
+    Example: `pilotage-batch-check slurm --queue long`.
+    """
     names = _choose_checks(only)
     with contextlib.ExitStack() as stack:
         files = {"dialect": dialect, "ce": ce, "schedd": schedd, "options": more}

@@ -134,6 +134,8 @@ def dirac_door(
 
     Run it beside `serve`, on the same database, with the certificate of the host. A proxy server in front
     has to pass TLS through. With --json, log lines are JSON.
+
+    Example: `pilotage dirac-door --port 9135 --configuration dirac.cfg`.
     """
     process_setup.configure_logs(chosen.log_level, as_json=as_json)
     _read_certificate(chosen, authorities)
@@ -245,6 +247,8 @@ def dirac_document(
     """Translate a JDL of DIRAC or DiracX into a document of the match-making specification, or back.
 
     Keywords that DIRAC keeps, but does not match by, are named on standard error.
+
+    Example: `pilotage dirac-document - --jdl`.
     """
     if to_jdl and of_pilot:
         raise WrongUsage("--jdl and --pilot: one of the two")
@@ -304,6 +308,8 @@ def dirac_history(
     """Write the numbers of all jobs as WMSHistory records, as DIRAC's StatesAccountingAgent does.
 
     Prints a line of JSON for each record, or sends them to OpenSearch. Run it every 15 minutes.
+
+    Example: `pilotage dirac-history --opensearch https://search.example.org:9200`.
     """
     with (
         cli_engine.translate_unreachable(chosen.database_url),

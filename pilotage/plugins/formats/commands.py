@@ -182,6 +182,8 @@ def import_dirac(
     Its options are merged into the configuration in force and win over it; options without an equivalent are
     listed. A node whose restriction cannot be translated is disabled (Enabled: false), else the import is
     refused.
+
+    Example: `pilotage config import dirac dirac.cfg --apply`.
     """
     if dirac_server.is_server(source):
         text = dirac_server.fetch_configuration(source, certificate=certificate, authorities=authorities)
@@ -204,6 +206,8 @@ def import_osg(
 
     An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
     restriction cannot be translated is disabled (Enabled: false).
+
+    Example: `pilotage config import osg topology.yaml --apply`.
     """
     _import_files("osg", [file], wanted, service)
 
@@ -224,7 +228,8 @@ def make_import(format_name: str) -> Callable[..., None]:
         _import_files(format_name, files, wanted, service, site=site)
 
     import_files.__doc__ = (
-        f"Show what files in the format {format_name} would change; with --apply, store it."
+        f"Show what files in the format {format_name} would change; with --apply, store it.\n\n"
+        f"Example: `pilotage config import {format_name} FILE --apply`."
     )
     return import_files
 
@@ -242,6 +247,8 @@ def import_classad(
 
     Attributes become parameters of the queue. A queue whose restriction cannot be translated is disabled
     (Enabled: false).
+
+    Example: `pilotage config import classad ce.ad --site LCG.CERN.ch`.
     """
     _import_files("classad", files, wanted, service, site=site)
 
@@ -300,7 +307,10 @@ def export_classad(
     file: options.ConfigFile = None,
     service: ServiceOptions,
 ) -> None:
-    """Print the queues as CE ads (GLUE 1), which `config import classad` reads."""
+    """Print the queues as CE ads (GLUE 1), which `config import classad` reads.
+
+    Example: `pilotage config export classad LCG.CERN.ch --vo cms`.
+    """
     config = edit.configuration_from(file, service)
     found = ce_ads.export_ads(config, path, vo)
     data = {
@@ -330,6 +340,8 @@ def export_dirac(
     """Print the configuration as a DIRAC .cfg in the current layout; `config import dirac` reads it.
 
     Parts that the format cannot express, and disabled sites, CEs and queues, are listed on standard error.
+
+    Example: `pilotage config export dirac --file dirac.cfg`.
     """
     config = edit.configuration_from(file, service)
     found = dirac_text.export_dirac(config.tree, with_disabled=with_disabled)

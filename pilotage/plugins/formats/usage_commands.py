@@ -68,6 +68,8 @@ def records(
 
     Each attempt that began is a record, in the month of its end. Names are reported of VOs of your token; of
     others they are withheld. --json prints the records as the service has them.
+
+    Example: `pilotage usage records --site LCG.CERN.ch --month 2026-04`.
     """
     found = _fetch(site, month, service)
     if service.as_json:

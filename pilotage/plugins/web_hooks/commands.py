@@ -53,6 +53,8 @@ def add(
     """Make a web hook, for VO admins, and print its secret, which is shown only once.
 
     A message of the type `test` is sent to it at once; `pilotage hook show` shows whether it arrived.
+
+    Example: `pilotage hook add https://chat.example.org/jobs --name chat --event Failed`.
     """
     wanted = {"vo": vo, "name": name, "url": address, "events": event, "owner": owner, "job_group": group}
     with service.connect() as client:
@@ -68,7 +70,10 @@ def list_hooks(
     vo: Annotated[str | None, options.option("VO", "Only those of this VO.")] = None,
     service: ServiceOptions,
 ) -> None:
-    """List the web hooks of your VO."""
+    """List the web hooks of your VO.
+
+    Example: `pilotage hook list --vo cms`.
+    """
     filters = {"vo": vo} if vo else {}
     service.show(
         lambda client: client.call("GET", _PATH, params=filters),
@@ -82,7 +87,10 @@ def show(
     limit: Annotated[int, options.option("N", "Latest messages to show.")] = 20,
     service: ServiceOptions,
 ) -> None:
-    """Show a web hook with its latest messages, and what its receiver answered."""
+    """Show a web hook with its latest messages, and what its receiver answered.
+
+    Example: `pilotage hook show 3 --limit 20`.
+    """
     with service.connect() as client:
         deliveries = client.call("GET", f"{_PATH}/{hook}/deliveries", params={"limit": limit})
         found = {**client.call("GET", f"{_PATH}/{hook}"), **deliveries}
@@ -93,14 +101,20 @@ def show(
 
 
 def send_test(hook: _Hook, *, service: ServiceOptions) -> None:
-    """Send a message of the type `test`, also if the last tries failed."""
+    """Send a message of the type `test`, also if the last tries failed.
+
+    Example: `pilotage hook test 3`.
+    """
     with service.connect() as client:
         client.call("POST", f"{_PATH}/{hook}/test")
     service.emit({"hook_id": hook}, lambda: f"a test of web hook {hook} is sent within seconds")
 
 
 def remove(hook: _Hook, *, service: ServiceOptions) -> None:
-    """Remove a web hook; what was not sent yet is dropped."""
+    """Remove a web hook; what was not sent yet is dropped.
+
+    Example: `pilotage hook remove 3`.
+    """
     with service.connect() as client:
         client.call("DELETE", f"{_PATH}/{hook}")
     service.emit({"hook_id": hook}, lambda: f"web hook {hook} is removed")

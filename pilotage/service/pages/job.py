@@ -34,6 +34,7 @@ from taskqueue.jobs.control import ControlVerb
 from taskqueue.jobs.groups import FailureGroup
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 
 #: Smallest share of the timeline for a span, so that it is visible.
 _LEAST = 0.02
@@ -275,19 +276,28 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
     )
 
 
+class CampaignsShown(BaseModel):
+    """Query of the page; empty texts are ignored."""
+
+    q: str = Field(default="", max_length=255, description="Part of the names.")
+
+
 @group_router.get("/campaigns")
 @add_to_navigation("Campaigns")
 @allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
-def list_campaigns(page: PageOf) -> HTMLResponse:
+def list_campaigns(page: PageOf, query: Annotated[CampaignsShown, Query()]) -> HTMLResponse:
     """Show the groups of the caller's jobs, one line each: how many are done, failed, left, and the rate."""
     now = page.parts.clock()
     which = visibility.visible_jobs(page.caller, JobFilter(), now=now)
     since = now - _LATELY
     with page.parts.replica.reading() as conn:
-        found = groups.list_progress(conn, which, since=since, limit=_LISTED)
+        found = groups.list_progress(conn, which, since=since, limit=_LISTED, part=query.q.strip())
     return page.render(
         "groups/campaigns_live.html" if page.is_fragment else "groups/campaigns.html",
         found=found,
+        query=query,
+        parts=groups.PARTS,
+        stuck=NO_ELIGIBLE_QUEUE,
         most=groups.MAX_OF_STATUS,
         lately=_LATELY,
     )

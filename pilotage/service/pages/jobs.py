@@ -18,7 +18,17 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
-from pilotage.service.models.jobs import MAX_ID, EventQuery, JobAnswer, JobFilter, SetValues, words
+from pilotage.service.models import MOST
+from pilotage.service.models.jobs import (
+    MAX_ID,
+    ChangedJobs,
+    EventQuery,
+    JobAnswer,
+    JobFilter,
+    RefusedJob,
+    SetValues,
+    words,
+)
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, UploadRoute, add_to_navigation
@@ -26,6 +36,7 @@ from pilotage.service.queries import accounting, explanations, jobs
 from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routes import archives
 from pilotage.service.routes.archives import StoredSandbox
+from requirements.assignments import parse_assignments
 from requirements.errors import InvalidInput, InvalidRequest, Problem
 from requirements.job_fields import (
     FIELDS,
@@ -303,12 +314,77 @@ def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
     return page.render("jobs/changed.html", change=form, past=past, changed=changed, most=_SHOWN)
 
 
+#: Characters of the values of copies.
+_LONGEST_VALUES = 10_000
+
+
+class CopiesForm(FilledFilter):
+    """The jobs to copy."""
+
+
+class ConfirmedCopies(CopiesForm):
+    """The submitted confirmation, with what differs."""
+
+    set: str = Field(default="", max_length=_LONGEST_VALUES, description="`NAME=VALUE`, one a line.")
+    key: str = Field(default="", max_length=64, pattern="^[0-9a-f-]*$")
+    csrf: str = ""  #: checked by `PageRoute`
+
+
+@router.get("/jobs/resubmit")
+@allow(Role.USER, Role.VO_ADMIN)
+def confirm_copies(page: PageOf, form: Annotated[CopiesForm, Query()]) -> HTMLResponse:
+    """Show how many jobs would be copied, and ask what is to differ; nothing is submitted."""
+    which = _require_some(form, visibility.visible_jobs(page.caller, form.filter, now=page.parts.clock()))
+    with database.reading(page.parts.engine) as conn:
+        counts = search.count_by_status(conn, which, most=MOST + 1)
+    return page.render(
+        "jobs/resubmit.html",
+        form=form,
+        key=uuid4(),
+        counts=counts,
+        total=search.sum_counts(counts),
+        most=MOST,
+        longest=_LONGEST_VALUES,
+    )
+
+
+@router.post("/jobs/resubmit")
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+def submit_copies(page: PageOf, form: Annotated[ConfirmedCopies, Form()]) -> HTMLResponse:
+    """Submit the copies, only once even if the form is sent again, and show the result."""
+    which = _require_some(form, visibility.visible_jobs(page.caller, form.filter, now=page.parts.clock()))
+    try:
+        values = parse_assignments(line for line in form.set.splitlines() if line.strip())
+    except ValueError as error:
+        message = f"{error!s:.80}: write NAME=VALUE, such as Memory=6000"
+        raise InvalidRequest([Problem(path="set", message=message)]) from None
+    with database.reading(page.parts.engine) as conn:
+        seen = search.read_page(conn, which, limit=MOST, oldest_first=True)
+    if seen.next is not None:
+        message = f"these are more than {MOST:,} jobs: narrow the filter, or use `pilotage job resubmit`"
+        raise InvalidRequest([Problem(path="jobs", message=message)])
+    if not seen.jobs:
+        raise InvalidRequest([Problem(path="jobs", message="there are none")])
+    key = f"page:{form.key}" if form.key else None
+    copies = jobs.resubmit(page.parts, page.caller, [job.job_id for job in seen.jobs], key=key, values=values)
+    changed = ChangedJobs(
+        job_ids=copies.accepted.job_ids,
+        refused=[RefusedJob(job_id=job_id, reason=str(why)) for job_id, why in copies.refused.items()],
+    )
+    return page.render("jobs/changed.html", change=form, past="submitted again", changed=changed, most=_SHOWN)
+
+
 def _select(page: PageContext, change: JobChangeForm) -> JobSelector:
     """The jobs to change; `InvalidRequest` without any condition."""
-    if change.filter.is_empty:
+    which = jobs.concerned(page.caller, change.filter, change.change, now=page.parts.clock())
+    return _require_some(change, which)
+
+
+def _require_some(form: FilledFilter, which: JobSelector) -> JobSelector:
+    if form.filter.is_empty:
         message = "no job is selected: tick some, or filter the list first"
         raise InvalidRequest([Problem(path="jobs", message=message)])
-    return jobs.concerned(page.caller, change.filter, change.change, now=page.parts.clock())
+    return which
 
 
 #: Job ids in the address of the list after a submission.

@@ -178,8 +178,14 @@ def _charts(found: StatusSeries) -> list[Chart]:
         _MOVES, {status: [*none, *came[found.unknown : -1]] for status, came in found.came.items()}
     )
     return [
-        Chart(title="Jobs by status", note=_UNIT, times=found.begins, lines=living, kind="area"),
-        Chart(title=f"Matched and ended, {every}", note=_UNIT, times=found.begins[:-1], lines=moves),
+        Chart(title="Jobs by status", note=_UNIT, times=found.begins, lines=living, kind="multiples"),
+        Chart(
+            title=f"Matched and ended, {every}",
+            note=_UNIT,
+            times=found.begins[:-1],
+            lines=moves,
+            kind="multiples",
+        ),
     ]
 
 

@@ -20,13 +20,14 @@ from requirements.job_fields import JOB_GROUP, JOB_NAME, OWNER
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound, PilotNotFound, PoolNotFound
-from taskqueue.jobs import jobs, search
+from taskqueue.jobs import groups, jobs, search
 from taskqueue.pilots import search as pilot_search
 from taskqueue.pools import listing
 
 router = APIRouter(route_class=PageRoute)
 
 JOB = "Job"
+_CAMPAIGN = "Campaign"
 #: Hits of each kind.
 _MOST = 10
 #: Shortest beginning of an id of a pool or a pilot.
@@ -44,7 +45,7 @@ class Hit:
 
 
 @router.get("/search")
-@allow(*EVERY_ROLE)
+@allow(*EVERY_ROLE, is_expensive=True)
 def find(page: PageOf, q: Annotated[str, Query(max_length=255)] = "") -> Response:
     """Show the job with this id, or the only hit, or else all hits by kind."""
     wanted = q.strip()
@@ -58,7 +59,7 @@ def find(page: PageOf, q: Annotated[str, Query(max_length=255)] = "") -> Respons
 
 
 def _jobs(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
-    """The job with this id; the lists of jobs with this owner, name, group or VO."""
+    """The job with this id; the lists of jobs with this owner, name or VO, and of campaigns named so."""
     caller = page.caller
     if caller.role not in allowed_roles(jobs_pages.list_jobs):
         return
@@ -71,9 +72,12 @@ def _jobs(conn: Connection, page: PageContext, wanted: str) -> Iterator[Hit]:
         yield Hit(kind="VO", name=vo, address=f"/jobs?{urlencode({'vo': vo})}")
     now = page.parts.clock()
     everything = visibility.visible_jobs(caller, JobFilter(), now=now)
-    for kind, field in (("Owner", OWNER), ("Campaign", JOB_GROUP), ("Job name", JOB_NAME)):
+    for kind, field in (("Owner", OWNER), (_CAMPAIGN, JOB_GROUP), ("Job name", JOB_NAME)):
         if search.read_page(conn, everything.where(field, {wanted}), limit=1).jobs:
             yield Hit(kind=kind, name=wanted, address=f"/jobs?{urlencode({field.name: wanted})}")
+    found = groups.list_progress(conn, everything, since=now, limit=_MOST, part=wanted).groups
+    for name in dict.fromkeys(each.job_group for each in found if each.job_group != wanted):
+        yield Hit(kind=_CAMPAIGN, name=name, address=f"/jobs?{urlencode({JOB_GROUP.name: name})}")
 
 
 def _places(page: PageContext, wanted: str) -> Iterator[Hit]:

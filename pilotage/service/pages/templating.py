@@ -192,7 +192,7 @@ class Chart:
     note: str = ""  #: unit and step
     times: Sequence[datetime]  #: the oldest first
     lines: Sequence[ChartLine]  #: of stacked areas and bars, the lowest first
-    kind: Literal["line", "area", "bars"] = "line"
+    kind: Literal["line", "area", "bars", "multiples"] = "line"  #: multiples: a plot for each line
 
     @property
     def data(self) -> dict[str, object]:

@@ -102,13 +102,13 @@ def signed_in(windows: Windows) -> SignedIn:
 
 
 def picture(page: Page, name: str) -> None:
-    """Take the page light and dark, wide and narrow, where `PILOTAGE_PICTURES` names a directory."""
+    """Take the page light and dark, in four widths, where `PILOTAGE_PICTURES` names a directory."""
     if _PICTURES is None:
         return
     path = Path(_PICTURES) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     for scheme in ("light", "dark"):
-        for width in (1280, 390):
+        for width in (1920, 1280, 768, 360):
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size({"width": width, "height": 900})
             page.screenshot(path=path.with_name(f"{path.name}-{scheme}-{width}.png"), full_page=True)

@@ -68,7 +68,10 @@ def show_difference(
     ] = None,
     service: ServiceOptions,
 ) -> None:
-    """Show the differences between two versions, or between the configuration and a file."""
+    """Show the differences between two versions, or between the configuration and a file.
+
+    Example: `pilotage config diff --from 3 --to 4`.
+    """
     if (file is None) == (before is None):
         raise WrongUsage("give a FILE, or --from VERSION")
     with service.connect() as client:
@@ -207,6 +210,8 @@ def set_(
 
     VO admins may change VOs/<vo> and Operations/<vo>, site admins their site except VOs, operators all.
     A change of many places (*, +=, --where) is previewed first.
+
+    Example: `pilotage config set Resources/Sites/LCG.CERN.ch/MaxRAM=8000 --for 2h`.
     """
     revert = {} if lasting is None else {"revert_after": options.parse_duration(lasting)}
     with service.connect() as client:
@@ -230,6 +235,8 @@ def apply(
     """Replace the configuration by a file; an invalid or unchanged file changes nothing.
 
     For VO and site admins, only differences in their sections are applied.
+
+    Example: `pilotage config apply resources.yaml --message 'more memory at CERN'`.
     """
     why = message or f"applied {file.name}"
     with service.connect() as client:
@@ -311,6 +318,8 @@ def preview(
 
     Lists pools that gain or lose queues, waiting jobs that become stuck or free, jobs running on removed
     queues, throttles that would close at once, and parameters that no waiting job can use.
+
+    Example: `pilotage config preview --set Resources/Sites/LCG.CERN.ch/MaxRAM=8000`.
     """
     if (file is None) == (not edits and not removed):
         raise WrongUsage("give a FILE, or --set PATH=VALUE and --remove PATH")

@@ -47,7 +47,10 @@ def show(
     file: options.ConfigFile = None,
     service: ServiceOptions,
 ) -> None:
-    """Show the configuration in force, or a part of it."""
+    """Show the configuration in force, or a part of it.
+
+    Example: `pilotage config show Resources/Sites/LCG.CERN.ch --vo cms --blame`.
+    """
     if blame:
         if file is not None:
             raise WrongUsage(
@@ -109,6 +112,8 @@ def check(
     """Check a file, without a service: list all errors with their lines and corrections.
 
     The exit status is 2 if there are errors, 0 if there are only warnings.
+
+    Example: `pilotage config check resources.yaml`.
     """
     from cs_config import validate
 
@@ -149,7 +154,10 @@ def history(
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Rows to show.")] = 20,
     service: ServiceOptions,
 ) -> None:
-    """List the versions with changes that you may see, newest first."""
+    """List the versions with changes that you may see, newest first.
+
+    Example: `pilotage config history --path Resources/Sites/LCG.CERN.ch`.
+    """
     service.show(
         lambda client: {"versions": client.config_versions(limit=limit, path=path)},
         _history_table,
@@ -186,7 +194,10 @@ def list_temporary(
     *,
     service: ServiceOptions,
 ) -> None:
-    """List temporary changes (`config set --for`) with the values to be restored, the soonest first."""
+    """List temporary changes (`config set --for`) with the values to be restored, the soonest first.
+
+    Example: `pilotage config temporary`.
+    """
     service.show(
         lambda client: {"values": client.config_temporary(path=path)},
         lambda found: output.list_table(_TEMPORARY, found["values"]),
@@ -214,7 +225,10 @@ def rollback(
     message: Message = None,
     service: ServiceOptions,
 ) -> None:
-    """Restore an older version: of everything for operators, else of the parts that you may change."""
+    """Restore an older version: of everything for operators, else of the parts that you may change.
+
+    Example: `pilotage config rollback 7 --message 'the limit was too low'`.
+    """
     with service.connect() as client:
         answer = client.rollback_config(version, message=message or "")
     lines = [

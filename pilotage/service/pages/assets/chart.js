@@ -62,12 +62,32 @@ function series(line, chart, paths, place) {
 
 function draw(figure) {
   const chart = JSON.parse(figure.querySelector("script").textContent);
+  const place = figure.querySelector("[data-plot]");
+  drawn.get(figure)?.forEach((plot) => plot.destroy());
+  drawn.set(figure, chart.kind === "multiples" ? drawMultiples(chart, place) : [drawOne(chart, place, 220)]);
+}
+
+// A plot for each line with a scale of its own: a large one hides no small one.
+function drawMultiples(chart, place) {
+  const boxes = chart.lines.map((line) => {
+    const box = Object.assign(document.createElement("div"), { className: "multiple" });
+    const [head, number] = ["p", "b"].map((name) => document.createElement(name));
+    head.append(line.label, number);
+    box.append(head);
+    return [box, line, number];
+  });
+  place.replaceChildren(...boxes.map(([box]) => box)); // all, so that each has its width
+  return boxes.map(([box, line, number]) => {
+    const show = (plot) => (number.textContent = grouped(line.values[plot.cursor.idx ?? line.values.length - 1]));
+    return drawOne({ ...chart, kind: "area", lines: [line] }, box, 96, show);
+  });
+}
+
+function drawOne(chart, place, height, show) {
   const paths = chart.kind === "bars" ? uPlot.paths.bars({ size: [0.86, 200] }) : undefined;
   const values = chart.kind === "line" ? chart.lines.map((line) => line.values) : stacked(chart.lines);
   // What is drawn last lies on top: of a stack the lowest.
   const order = chart.lines.map((_, place) => place).reverse();
-  drawn.get(figure)?.destroy();
-  const place = figure.querySelector("[data-plot]");
   // Bars stand around their times: the first and the last need room, and only their times are labelled.
   const isBars = chart.kind === "bars";
   const length = chart.times.length > 1 ? chart.times[1] - chart.times[0] : 3600;
@@ -77,27 +97,29 @@ function draw(figure) {
   const tones = order.map((number) => style(`--series-${chart.lines[number].tone}`));
   const options = {
     width: place.clientWidth,
-    height: 220,
+    height,
     series: [
       { label: "UTC", value: (_, seconds) => new Date((seconds ?? chart.times.at(-1)) * 1000).toISOString().slice(0, 16).replace("T", " ") },
       ...order.map((number) => series(chart.lines[number], chart, paths, number)),
     ],
     axes: [
       axis({
+        ...(show && { size: 26 }),
         splits: isBars ? () => labelled : undefined,
         values: (_, ticks, __, ___, step) => ticks.map((each) => label(each, isBars ? length : step)),
       }),
-      axis({ size: 64, values: (_, ticks) => ticks.map(grouped) }),
+      axis({ size: show ? 52 : 64, ...(show && { space: 22 }), values: (_, ticks) => ticks.map((each) => (show && !Number.isInteger(each) ? "" : grouped(each))) }),
     ],
     scales: {
       x: { range: (_, first, last) => [first - margin, last + margin] },
       y: { range: (_, __, most) => [0, most > 0 ? most * 1.08 : 1] },
     },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
-    cursor: { drag: { x: false, y: false }, points: { show: chart.kind === "line" } },
-    legend: { live: true, markers: { fill: (_, number) => tones[number - 1], stroke: (_, number) => tones[number - 1] } },
+    cursor: { drag: { x: false, y: false }, points: { show: chart.kind === "line" }, sync: show ? { key: "multiples" } : undefined },
+    hooks: show ? { ready: [show], setCursor: [show] } : {},
+    legend: { show: !show, live: true, markers: { fill: (_, number) => tones[number - 1], stroke: (_, number) => tones[number - 1] } },
   };
-  drawn.set(figure, new uPlot(options, [chart.times, ...order.map((number) => values[number])], place));
+  return new uPlot(options, [chart.times, ...order.map((number) => values[number])], place);
 }
 
 function label(seconds, step) {
@@ -114,4 +136,4 @@ function drawAll() {
 drawAll();
 document.addEventListener("htmx:afterSettle", drawAll);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-addEventListener("resize", () => drawn.forEach((plot, figure) => plot.setSize({ width: figure.querySelector("[data-plot]").clientWidth, height: 220 })));
+addEventListener("resize", () => drawn.forEach((plots) => plots.forEach((plot) => plot.setSize({ width: plot.root.parentElement.clientWidth, height: plot.height }))));

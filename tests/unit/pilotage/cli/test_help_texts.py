@@ -1,5 +1,7 @@
 """What `--help` shows, command by command."""
 
+import re
+import shlex
 from collections.abc import Iterator
 
 import pytest
@@ -31,6 +33,16 @@ def test_a_command_says_what_it_does_and_what_each_of_its_words_is(words: str) -
     assert command.help  # type: ignore[attr-defined]
     unsaid = [each.name for each in command.params if not each.help]  # type: ignore[attr-defined]
     assert unsaid == []
+
+
+@pytest.mark.parametrize("words", EVERY)
+def test_a_command_shows_an_example_that_it_understands(words: str) -> None:
+    command = EVERY[words]
+    [example] = re.findall(r"^Example: `(.*)`\.$", command.help, re.MULTILINE)  # type: ignore[attr-defined]
+    typed = shlex.split(example)
+    own = words.split()
+    assert typed[: len(own)] == own
+    command.make_context(words, typed[len(own) :])  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("words", sorted(EVERY.keys() - {"pilotage pilot"}))  # a pilot reads its own flags

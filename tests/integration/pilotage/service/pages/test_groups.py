@@ -94,8 +94,9 @@ def test_a_campaign_is_one_line(service: Service, signed_in: SignedIn, failed: i
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto("/campaigns")
     row = page.get_by_role("row").filter(has_text="calibration")
-    cells = row.get_by_role("cell").all_text_contents()
-    assert [cells[2], cells[4], cells[7]] == ["3", "2", "1"], cells
+    assert row.get_by_role("img").get_attribute("aria-label") == "1 failed, 2 waiting"
+    cells = [cell.split()[0] for cell in row.get_by_role("cell").all_text_contents() if cell.split()]
+    assert cells[:6] == ["3", "2", "0", "0", "1", "0"]
     picture(page, "groups/campaigns")
     row.get_by_role("link", name="2", exact=True).click()
     expect(page.locator("#jobs tbody tr")).to_have_count(2)
@@ -126,6 +127,7 @@ def test_the_search_box_finds_jobs_people_places_and_pilots(
         ("walker", "/pilots/walker"),
         ("ada", "/jobs?owner=ada"),
         ("calibration", "/jobs?job_group=calibration"),
+        ("alibr", "/jobs?job_group=calibration"),
         ("lcg.b", "/sites/LCG.B.org"),
     ):
         page.goto("/")
@@ -208,3 +210,52 @@ def test_operators_see_which_agents_run_and_what_the_service_lacks(
     assert page.get_by_role("row").filter(has_text="lost-jobs").get_by_text("not running").is_visible()
     assert page.get_by_text("Claimer").is_visible()
     picture(page, "overview/services")
+
+
+def test_a_campaign_is_found_by_a_part_of_its_name_and_says_what_is_stuck(
+    service: Service, signed_in: SignedIn
+) -> None:
+    big = {"Executable": "x", "Requirements": {"Memory": 900000}}
+    service.submit(*[{**big, "JobGroup": "Run3_MC_100%"}] * 2, {**big, "JobGroup": "Run3xMC"}, user="sue")
+    page = signed_in(service, role="user", vo="cms", user="sue")
+    for part, names in (("run3", 2), ("3_mc", 1), ("0%", 1), ("run4", 0)):
+        page.goto("/campaigns")
+        page.get_by_label("Part of the name").fill(part)
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_role("row").filter(has_text="sue")).to_have_count(names)
+    page.goto("/search?q=3_mc")
+    expect(page.locator("#jobs tbody tr")).to_have_count(2)
+    page.goto("/campaigns?q=3_mc")
+    page.get_by_role("link", name="2 stuck: no eligible queue").click()
+    expect(page.locator("#jobs tbody tr")).to_have_count(2)
+    page.goto("/campaigns?q=3_MC")
+    page.get_by_role("link", name="Kill…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Kill 2 jobs?")
+
+
+def test_the_failed_jobs_of_a_campaign_are_submitted_again_with_other_values(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/campaigns")
+    page.get_by_role("link", name="Resubmit failed…").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Resubmit 1 job?")
+    picture(page, "jobs/resubmit")
+    fields = "input[type=hidden]"
+    sent = {
+        each.get_attribute("name"): each.input_value() for each in page.locator(f"form.stack {fields}").all()
+    }
+    page.get_by_label("What differs").fill("Memory=1500\nCPUTime=500\n")
+    page.get_by_role("button", name="Resubmit 1 job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job was submitted again")
+    copy = int(page.locator("main p a").first.text_content() or 0)
+    assert copy > failed
+    described = service.user().get(f"/api/v1/jobs/{copy}").json()["description"]
+    assert (described["CPUTime"], described["Requirements"]["Memory"]) == (500, 1500)
+    own = {"origin": service.url}
+    twice = {**sent, "set": "Memory=1500\nCPUTime=500\n"}
+    again = page.request.post("/jobs/resubmit", form=twice, headers=own)
+    assert f'href="/jobs/{copy}"' in again.text(), "the form was sent twice"
+    wrong = page.request.post("/jobs/resubmit", form={**sent, "set": "Memory"}, headers=own)
+    assert wrong.status == 400
+    assert "write NAME=VALUE, such as Memory=6000" in wrong.text()

@@ -42,10 +42,12 @@ COUNTED: Mapping[str, set[str]] = {
 _SAME_LIST = frozenset({"sort", "after", "limit", "columns", "hours", "from", "to", "bucket"})
 #: Pages that change something, or whose answer is no page.
 _NOT_WALKED = re.compile(
-    r"/(assets/|docs|openapi|logout|login|jobs/(download|change|new|events)|accounting\.csv|.*output)"
+    r"/(assets/|docs|openapi|logout|login|jobs/(download|change|resubmit|new|events)|accounting\.csv|.*output)"
 )
 #: A number alone, or with what it counts: `12`, `more than 1 000`, `7+`, `3 Waiting`, `Waiting 3`.
-_NUMBER = re.compile(r"(?:more than )?(\d[\d\s,]*)\+?(?: ?[A-Z][a-z]+)?|(?:[A-Z][a-z]+) (\d[\d\s,]*)")
+_NUMBER = re.compile(
+    r"(?:more than )?(\d[\d\s,]*)\+?(?: ?[A-Z][a-z]+| stuck: .*)?|(?:[A-Z][a-z]+) (\d[\d\s,]*)"
+)
 #: A number that is the name of what it leads to: of a job, and of a version of the configuration.
 _NAMED = re.compile(r"/jobs/\d+|/configuration/history")
 #: A problem of the overview that counts jobs: `3 jobs wait …`, `at A 60 of 160 jobs of cms failed …`.
@@ -174,7 +176,9 @@ def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         for user, vo in (("ada", "cms"), ("bob", "cms"), ("ida", "cms"), ("ida", "dune")):
             group = {"Executable": "x", "JobGroup": "scan", "Site": A}
             service.submit(*[group] * 4, user=user, vo=vo)
-            service.submit({"Executable": "x", "Requirements": {"Memory": 900000}}, user=user, vo=vo)
+            service.submit(
+                {"Executable": "x", "JobGroup": "big", "Requirements": {"Memory": 900000}}, user=user, vo=vo
+            )
             service.submit({"Executable": "x", "Requirements": {"Memory": 100}}, user=user, vo=vo)
         service.submit(*[{"Executable": "x", "JobGroup": "fails", "Site": B}] * 70)  # more than a page
         killed = service.submit({"Executable": "x", "JobGroup": "scan"})

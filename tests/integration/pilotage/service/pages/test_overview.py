@@ -78,7 +78,12 @@ def test_an_operator_sees_all_vos_and_what_needs_a_look(busy: Service, signed_in
     assert "2 jobs wait in 1 SubmitPool" in alarms.inner_text()
     assert "LCG.B.org" in alarms.inner_text()
     assert "nobody runs pools" in alarms.inner_text()
-    assert page.locator("figure canvas").count() == 2
+    assert page.locator("figure").count() == 2
+    plots = page.locator("figure").first.locator(".multiple")
+    assert plots.locator("canvas").count() == plots.count() > 1, "one plot for each status"
+    page.set_viewport_size({"width": 700, "height": 900})
+    expect(page.locator("html")).to_have_js_property("scrollWidth", 700)
+    page.set_viewport_size({"width": 1280, "height": 900})
     picture(page, "overview/operator")
     page.get_by_role("link", name="24 h").click()
     page.wait_for_url("**/?hours=24")

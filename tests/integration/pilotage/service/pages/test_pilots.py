@@ -83,7 +83,7 @@ def test_failed_pilots_lead_to_what_they_wrote(field: Service, signed_in: Signed
     page = signed_in(field, role="vo_admin", vo="cms", user="eve")
     page.goto("/pilots")
     page.get_by_role("link", name="Only those that failed").click()
-    listed = page.get_by_role("table", name="Pilots", exact=True)
+    listed = page.get_by_role("table", name="Pilots, the latest change first")
     expect(listed.get_by_role("rowheader")).to_have_text(["broke"])
     expect(listed).to_contain_text(f"exit 1 {HOSTILE}")
     listed.get_by_role("link", name="output").click()
@@ -96,7 +96,7 @@ def test_failed_pilots_lead_to_what_they_wrote(field: Service, signed_in: Signed
 def test_pilots_are_listed_in_pages_the_last_news_first(field: Service, signed_in: SignedIn):
     page = signed_in(field, role="vo_admin", vo="cms", user="eve")
     page.goto("/pilots?limit=2")
-    listed = page.get_by_role("table", name="Pilots", exact=True).get_by_role("rowheader")
+    listed = page.get_by_role("table", name="Pilots, the latest change first").get_by_role("rowheader")
     expect(listed).to_have_text(["broke", "empty2"])
     page.get_by_role("link", name="Next page").click()
     expect(listed).to_have_text(["empty1", "runs"])
@@ -116,7 +116,7 @@ def test_each_sees_the_pilots_of_its_vo_or_site(
 ):
     page = signed_in(field, user="eve", **who)
     page.goto("/pilots")
-    listed = page.get_by_role("table", name="Pilots", exact=True).get_by_role("rowheader")
+    listed = page.get_by_role("table", name="Pilots, the latest change first").get_by_role("rowheader")
     assert set(listed.all_text_contents()) == stamps
     for stamp in {"runs", "empty2", "dunes"}:
         answer = page.goto(f"/pilots/{stamp}")
