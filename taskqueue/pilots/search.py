@@ -133,6 +133,7 @@ COLUMNS: Mapping[str, ColumnElement[str]] = {
         (_was_empty, func.coalesce(func.nullif(table.c.empty_reason, ""), "unknown")), else_=""
     ),
     "submitted_by": table.c.submitted_by,
+    "node": table.c.node,  # empty until it reported it
 }
 
 

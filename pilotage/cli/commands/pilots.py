@@ -88,7 +88,8 @@ _MOST_HOURS = 100_000
 def summary(
     *,
     by: Annotated[
-        str, options.option("NAME,…", "Group by: status, vo, site, ce, queue, empty_reason, submitted_by.")
+        str,
+        options.option("NAME,…", "Group by: status, vo, site, ce, queue, node, empty_reason, submitted_by."),
     ] = "queue",
     hours: Annotated[
         float,

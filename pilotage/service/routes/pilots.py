@@ -210,7 +210,7 @@ class PilotSummaryQuery(PilotConditions):
     """Filter and grouping of numbers of pilots; several values are separated by commas."""
 
     by: str = Field(
-        default="status", description="Of `status, vo, site, ce, queue, empty_reason, submitted_by`."
+        default="status", description="Of `status, vo, site, ce, queue, node, empty_reason, submitted_by`."
     )
     since: Moment | None = Field(
         default=None, description="Leave out pilots that ended before: a time, a date, or how long ago."

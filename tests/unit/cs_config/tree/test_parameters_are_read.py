@@ -1,5 +1,8 @@
 """Each documented parameter has an effect, or is said to be for Requirements or for people only."""
 
+import importlib
+import inspect
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -51,15 +54,15 @@ IN_TREE: Mapping[str, tuple[str, str]] = {
     "update_time": ("1000", "1000000"),
     "expiry_time": ("10", "2000000"),
 }
-#: By what they are read, whose tests have them.
+#: By which modules they are read, whose tests have them.
 ELSEWHERE = {
-    "Requirements": "admission",
-    "Rank": "admission",
-    "Checks": "admission",
-    "Expressions": "ce_ads",
-    "SE": "storage",
-    "MoUTierLevel": "plugins.dirac.monitoring",
-    "HEPScore23": "service.queries.usage_records",
+    "Requirements": "cs_config.tree.admission",
+    "Rank": "cs_config.tree.admission",
+    "Checks": "cs_config.tree.admission",
+    "Expressions": "pilotage.plugins.formats.ce_ads",
+    "SE": "cs_config.tree.storage",
+    "MoUTierLevel": "pilotage.plugins.dirac.monitoring",
+    "HEPScore23": "pilotage.service.queries.usage_records",
 }
 GRID = """
 Resources: {Sites: {S.x: {CEs: {ce: {Queues: {q: {PARAMETERS}}}}}}}
@@ -83,6 +86,12 @@ def test_every_parameter_is_here_once() -> None:
         *(each.name for each in KNOWN if is_only_described(each)),
     ]
     assert sorted(names) == sorted(each.name for each in KNOWN)
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_the_module_that_reads_a_parameter_names_it(name: str) -> None:
+    source = inspect.getsource(importlib.import_module(ELSEWHERE[name]))
+    assert re.search(rf"""["'.\b]({name}|{name.lower()})["']""", source)
 
 
 @pytest.mark.parametrize("name", OFFERED)

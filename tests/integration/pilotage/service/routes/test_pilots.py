@@ -261,6 +261,16 @@ def test_pilots_that_die_before_they_start_count_for_their_node(service: Service
     assert str(ask_for_node(service, "north.any.8", "n1")["excluded_until"]) > utc_now().isoformat()
 
 
+def test_a_site_admin_finds_the_node_at_which_pilots_break(service: Service):
+    for number, node in enumerate(("n1", "n1", "n2")):
+        report_end(service, number, node=node)
+    admin = service.as_role("site_admin", site="LCG.A.org")
+    counted = admin.get("/api/v1/pilots/summary", params={"by": "node"}).json()["summary"]
+    assert {each["node"]: (each["count"], each["broken"]) for each in counted} == {"n1": (2, 2), "n2": (1, 1)}
+    elsewhere = service.as_role("site_admin", site="LCG.B.org")
+    assert elsewhere.get("/api/v1/pilots/summary", params={"by": "node"}).json()["summary"] == []
+
+
 def test_a_site_admin_sees_excluded_nodes_and_readmits_them(service: Service):
     for number in range(3):
         report_end(service, number)
