@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from requirements import images, tag_expression
 from requirements.column_index import Items, SingleItem, Values
 from requirements.cpu_levels import LEVELS, list_features
+from requirements.kept import keep
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource
 from requirements.specification import GPU_VENDORS, OPPORTUNISTIC
@@ -99,13 +100,26 @@ def needed_cores(asked: RequirementClass, has: Resource) -> int:
 
 def fold_names(names: Collection[str]) -> frozenset[str]:
     """Names folded for comparison."""
-    return _fold_list(names) if isinstance(names, frozenset) else frozenset(map(fold, names))
+    if isinstance(names, frozenset):
+        return (_fold_few if len(names) <= _FEW else _fold_many)(names)
+    return frozenset(map(fold, names))
 
 
-@lru_cache(maxsize=50_000)
+#: Names of a list of which 50,000 are cached; of longer ones, so many bytes.
+_FEW: Final = 8
+
+
 def _fold_list(names: frozenset[str]) -> frozenset[str]:
     """Names, folded. Cached: thousands of classes have long lists of sites, compared with every queue."""
     return frozenset(map(fold, names))
+
+
+def _measure_names(_: object, names: frozenset[str]) -> int:
+    return 300 * len(names) + 2 * sum(map(len, names))
+
+
+_fold_few = lru_cache(maxsize=50_000)(_fold_list)
+_fold_many = keep(64, _measure_names)(_fold_list)
 
 
 def _accepts(name: str, wanted: frozenset[str] | None) -> bool:
@@ -121,12 +135,19 @@ class SortedTags:
     whole_node: frozenset[str]
 
 
-@lru_cache(maxsize=50_000)
 def sort_tags(tags: frozenset[str]) -> SortedTags:
-    """Sort tags; tags for cores and whole nodes are handled together with the keywords for these."""
+    """Sort tags, cached; tags for cores and whole nodes are handled together with the keywords for these."""
+    return (_sort_few if len(tags) <= _FEW else _sort_many)(tags)
+
+
+def _sort_list(tags: frozenset[str]) -> SortedTags:
     whole = frozenset(tag for tag in tags if fold(tag) == "wholenode")
     cores = frozenset(filter(is_core_tag, tags))
     return SortedTags(plain=tags - whole - cores, cores=cores, whole_node=whole)
+
+
+_sort_few = lru_cache(maxsize=50_000)(_sort_list)
+_sort_many = keep(64, _measure_names)(_sort_list)
 
 
 def is_core_tag(tag: str) -> bool:

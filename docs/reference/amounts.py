@@ -13,9 +13,11 @@ from cs_config.options.options import LimitOptions
 from matcher.claim import snapshot
 from matcher.explain import work_budget
 from matcher.index import place_pools
+from matcher.limits import job_groups
 from matcher.request import node_checks
 from optimizers.description import template_cache
 from pilotage.plugins.dirac import door_guard
+from pilotage.service import hot_routes
 from pilotage.service.auth import rate_limits
 from pilotage.service.queries import downtimes
 from pilotage.service.routes import matcher
@@ -208,10 +210,11 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         ),
         Amount(
             who="all",
-            what="bytes of expressions, conditions and templates of descriptions that were read and are kept",
+            what="bytes of expressions, conditions, templates and attributes of descriptions that are kept",
             most=f"{evaluation.KEPT_MB} MB of expressions, 192 MB of what was derived from them, "
-            f"{template_cache.MOST_BYTES >> 20} MB of templates, {queue_columns.MOST_BYTES >> 20} MB of "
-            "conditions for each VO. What was stored first goes",
+            f"{template_cache.MOST_BYTES >> 20} MB of templates, "
+            f"{job_groups.MOST_BYTES >> 20} MB of attributes, "
+            f"{queue_columns.MOST_BYTES >> 20} MB of conditions for each VO. What was stored first goes",
             counted_by="requirements.kept.Kept",
             test="tests/unit/requirements/test_kept.py::"
             "test_the_programs_of_long_expressions_are_kept_up_to_their_bytes",
@@ -237,7 +240,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         Amount(
             who="all",
             what="bytes of cached places and requests without a match",
-            most=f"{snapshot.MOST_BYTES >> 20} MB each, {matcher.MOST_BYTES >> 20} MB of what pilots state; "
+            most=f"{snapshot.MOST_BYTES >> 20} MB each, {matcher.MOST_BYTES >> 20} MB of what pilots state, "
+            f"{hot_routes.MOST_BYTES >> 20} MB of their requests; "
             f"{place_pools.MOST_IDS:,} ids of pools. What was stored first goes",
             counted_by="cs_config.cache.Cache",
             test="tests/unit/cs_config/test_cache.py::"

@@ -113,6 +113,7 @@ MOST: Final = 5000
 MOST_REFUSED: Final = 500
 #: Cached job groups, and characters of the attributes of one; those of a longer one are not cached.
 _CACHED: Final = 50_000
+MOST_BYTES: Final = 128 << 20
 _LONGEST: Final = 4_000
 _TOO_LONG: Final[Mapping[str, Value]] = {}
 #: Job groups whose descriptions are read at once.
@@ -143,7 +144,10 @@ class JobGroupCache:
     """Cache of job groups of one database, while the defaults of descriptions stay the same. Thread-safe."""
 
     def __init__(self) -> None:
-        self._ads: Cache[JobKind, Mapping[str, Value]] = Cache(_CACHED)  #: by configuration
+        #: By configuration.
+        self._ads: Cache[JobKind, Mapping[str, Value]] = Cache(
+            _CACHED, measure=lambda _, ad: 500 + 8 * _count_characters(ad), most=MOST_BYTES
+        )
         self.config: Configuration | None = None  #: whose defaults the groups have; None: not known yet
 
     def waiting_in(

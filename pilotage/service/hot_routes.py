@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from cs_config.cache import Cache
 from cs_config.options import bounds
+from matcher.request import match_request
 from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth import access
 from pilotage.service.clients import find_client
@@ -46,6 +47,8 @@ _ENDPOINTS: Final[Mapping[str, Callable[..., Coroutine[Any, Any, Any]]]] = {
 #: Bodies of requestJob that are known, and the most bytes of one.
 _BODIES: Final = 4096
 _LONGEST_KNOWN: Final = 8192
+#: Bytes that all of them take, as they were read.
+MOST_BYTES: Final = 64 << 20
 _REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9._:-]{1,255})"')
 _JSON: Final = (b"content-type", b"application/json")
 _Headers = list[tuple[bytes, bytes]]
@@ -185,7 +188,9 @@ class JobRequestCache:
     """
 
     def __init__(self) -> None:
-        self._known: Cache[tuple[bytes, bytes], RequestedJobs] = Cache(_BODIES)
+        self._known: Cache[tuple[bytes, bytes], RequestedJobs] = Cache(
+            _BODIES, measure=lambda around, _: match_request.measure((b"".join(around),)), most=MOST_BYTES
+        )
 
     def find(self, content: bytes) -> RequestedJobs | None:
         """The request in a body that is known."""
