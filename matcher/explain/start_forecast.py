@@ -56,22 +56,22 @@ def forecast_start(
     demand = waiting_reason.read_demand(conn, config, job_id, task_queue_id)
     place = listing.find_place(conn, job_id, task_queue_id)
     if demand is None or place is None:
-        return _refuse("it does not wait in a task queue")
+        return refuse("it does not wait in a task queue")
     vo = demand.asked.vo
     survey = queue_set.all_queues(config, vo)
     eligible = survey.eligible(demand)
     if fault := waiting_reason.find_fault(conn, survey, demand, now):
-        return _refuse(fault)
+        return refuse(fault)
     if not eligible:
-        return _refuse("no queue is eligible")
+        return refuse("no queue is eligible")
     starts = _read_starts(conn, place.class_id, now)
     open_share = _measure_open_share(conn, survey, vo, eligible, now)
     if open_share is None and not any(now - at <= _HOUR for at in starts):
-        return _refuse("no pilot that fits came in the last hour")
+        return refuse("no pilot that fits came in the last hour")
     if not starts:
-        return _refuse("no job like it started in the last 24 hours")
+        return refuse("no job like it started in the last 24 hours")
     if open_share == 0:
-        return _refuse("those of its queues at which pilots asked in the last hour are closed now")
+        return refuse("those of its queues at which pilots asked in the last hour are closed now")
     estimate = (place.before + 1) / (_find_rate(starts, now) * (open_share or 1))
     past = past_forecasts.list_past(conn, vo, now=now)
     interval = start_interval.find_interval(estimate, past)
@@ -83,7 +83,8 @@ def forecast_start(
     return StartForecast(estimate=estimate, interval=interval, record=record)
 
 
-def _refuse(why: str) -> StartForecast:
+def refuse(why: str) -> StartForecast:
+    """No forecast, for a reason."""
     return StartForecast(estimate=None, interval=None, record=HeldForecasts(held=0, of=0), refusal=why)
 
 

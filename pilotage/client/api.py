@@ -303,6 +303,10 @@ class ServiceClient:
         """The eligible queues of a job, the highest rank first."""
         return self._call("GET", f"/jobs/{job_id}/queues", params={"limit": limit})
 
+    def forecast_start(self, job_id: int) -> Json:
+        """When a waiting job will probably start, and how often such forecasts held."""
+        return self._call("GET", f"/jobs/{job_id}/start")
+
     def explain_description(
         self,
         *,

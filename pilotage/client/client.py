@@ -258,6 +258,10 @@ class Client:
             found = self._service.explain_description(jdl=source.content, forwarding=forwarding)
         return EligibilityReport.from_json(found)
 
+    def forecast_start(self, job_id: int) -> dict[str, Any]:
+        """When a waiting job will probably start: `earliest`, `latest`, how many such forecasts `held`."""
+        return self._service.forecast_start(job_id)
+
     def shares(self, vo: str | None = None) -> dict[str, Any]:
         """The shares of groups and owners of a VO (None: yours) with waiting jobs, and what corrects them."""
         return self._service.shares(vo)
@@ -485,6 +489,7 @@ class AsyncClient:
     count = _in_thread(Client.count)
     log = _in_thread(Client.log)
     explain = _in_thread(Client.explain)
+    forecast_start = _in_thread(Client.forecast_start)
     shares = _in_thread(Client.shares)
     compare = _in_thread(Client.compare)
     resubmit = _in_thread(Client.resubmit)

@@ -67,6 +67,12 @@ ROUTES: Sequence[Route] = [
     ),
     (
         "GET",
+        "/jobs/1/start",
+        None,
+        {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},
+    ),
+    (
+        "GET",
         "/jobs/1/queues",
         None,
         {"user", "vo_admin", "site_admin", "director", "gateway", "pilot"},

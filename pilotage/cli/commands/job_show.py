@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +13,9 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
-from pilotage.client.api import ServiceClient
+from pilotage.client.api import ApiError, ServiceClient
 from requirements.errors import format_count
-from requirements.states import FINAL
+from requirements.states import FINAL, JobStatus
 
 #: Characters of an expression or a proposed change in a table.
 _SHOWN = 400
@@ -149,6 +150,9 @@ def show(
         if local_jobs and (found["attempt"] or {}).get("local_jobs"):
             page = client.local_jobs(job_id, limit=local_jobs, state=local_state)
             found |= {"local_jobs": page["local_jobs"], "more_local_jobs": page["next"] is not None}
+        if found["status"] == JobStatus.WAITING:
+            with suppress(ApiError):  # such as one of a service of an earlier release
+                found["start"] = client.forecast_start(job_id)
         return found
 
     service.show(read, render_job)
@@ -295,6 +299,7 @@ _RETRIES: Mapping[str, Column] = {
 def render_job(job: Entry) -> RenderableType:
     """A table of the response of `GET /jobs/{id}`."""
     inner = {
+        "start",
         "after",
         "retries",
         "attempt",
@@ -306,6 +311,8 @@ def render_job(job: Entry) -> RenderableType:
         "more_local_jobs",
     }
     facts = {name: value for name, value in job.items() if name not in inner}
+    if start := job.get("start"):
+        facts["start"] = start["text"]
     attempt = _attempt(job["attempt"]) if job.get("attempt") else []
     waited = ((cause, f"{seconds:.0f} s") for cause, seconds in job.get("waited", {}).items())
     waiting = output.table(("Waited for", "#"), waited)

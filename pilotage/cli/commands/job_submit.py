@@ -10,9 +10,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import WrongUsage
+from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.client import submission
-from pilotage.client.api import ServiceClient
+from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.client.submission import JobSource, PlannedJobs, Repetition
 from requirements.errors import format_count, format_ids
 
@@ -73,10 +73,22 @@ def submit(
             client, sources, parameters=parameters, count=count, repetition=repetition
         )
         ids = _send_visibly(client, requests, repetition)
+        forecast = "" if service.as_json or not sys.stdout.isatty() else _forecast_start(client, ids)
     if service.as_json or not sys.stdout.isatty() or len(ids) <= _FEW:
         service.emit({"job_ids": ids}, lambda: "\n".join(map(str, ids)))
     else:
         output.console().print(f"{format_count(len(ids), 'job')}: {format_ids(ids)}")
+    if forecast:
+        typer.echo(forecast, err=True)
+
+
+def _forecast_start(client: ServiceClient, ids: Sequence[int]) -> str:
+    """The forecast of the last job's start; empty: there is none, such as from an earlier release."""
+    try:
+        text = str(client.forecast_start(ids[-1])["text"]) if ids else ""
+    except (ApiError, ServiceAway):  # the jobs are stored all the same
+        return ""
+    return harmless(text if len(ids) == 1 else f"The last of them: {text}")
 
 
 def _read(file: str) -> JobSource:

@@ -180,6 +180,7 @@ def explain_job(
     splits = eligible_queues.split_decisions(config, whole, vo, demand) if forwarding else None
     obstacles = [*([Hold(question.trouble)] if question.trouble else []), *list_blockers(conn, situation)]
     open_queues = (situation.eligible & ~closed).bit_count()
+    is_to_start = job is not None and job.status is JobStatus.WAITING and situation.eligible
     first = headline.summarize(
         job.status if job else None,
         eligible=found.eligible_queues,
@@ -200,18 +201,19 @@ def explain_job(
         changes=[_describe_change(each, demand) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=obstacles,
-        start=forecast_start(conn, config, job, now=now) if job and situation.eligible else None,
+        start=forecast_start(conn, config, job, now=now) if job and is_to_start else None,
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
     )
 
 
-def forecast_start(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> StartAnswer | None:
-    """Forecast the start of a job; None: it does not wait for a pilot."""
+def forecast_start(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> StartAnswer:
+    """Forecast the start of a job."""
     if job.status is not JobStatus.WAITING or job.task_queue_id is None:
-        return None
-    found = start_forecast.forecast_start(
-        conn, config, job_id=job.job_id, task_queue_id=job.task_queue_id, now=now
-    )
+        found = start_forecast.refuse(f"it is {job.status}")
+    else:
+        found = start_forecast.forecast_start(
+            conn, config, job_id=job.job_id, task_queue_id=job.task_queue_id, now=now
+        )
     least, most = (found.interval.least, found.interval.most) if found.interval else (None, None)
     return StartAnswer(
         earliest=None if least is None else now + timedelta(seconds=least),

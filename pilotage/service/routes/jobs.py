@@ -17,7 +17,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
-from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues
+from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues, StartAnswer
 from pilotage.service.models.jobs import (
     BulkChange,
     ChangedJob,
@@ -343,6 +343,15 @@ def list_queues(parts: PartsOf, caller: CallerOf, job_id: JobIdPath, *, limit: M
         question = explanations.ask_about_job(conn, config, job, now=now)
         found = explanations.rank_queues(conn, config, question, Random(), now=now)
     return RankedQueues(eligible=len(found), queues=found[:limit])
+
+
+@explain_router.get("/jobs/{job_id}/start")
+@allow(*EVERY_ROLE, is_expensive=True)
+def forecast_start(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> StartAnswer:
+    """Forecast when a waiting job starts, with the part of such forecasts that held."""
+    with database.reading(parts.engine) as conn:
+        job = visibility.require_readable(caller, stored_jobs.get_job(conn, job_id))
+        return explanations.forecast_start(conn, parts.live.current, job, now=parts.clock())
 
 
 @explain_router.post("/explain")

@@ -54,6 +54,15 @@ def test_a_job_that_no_queue_fits_shows_what_excludes_them_and_what_helps(
     picture(page, "why/none")
 
 
+def test_a_job_that_a_queue_fits_shows_when_it_will_start(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}/why")
+    told = page.get_by_role("region", name="In short")
+    expect(told.get_by_text(re.compile("Starts probably|No forecast of its start: "))).to_be_visible()
+    picture(page, "why/start")
+
+
 def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in: SignedIn) -> None:
     job_id = _submit(service, Requirements={"Memory": 20_000})
     page = signed_in(service, role="user", vo="cms", user="ada")

@@ -117,6 +117,7 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
         f"/{job_id}",
         f"/{job_id}/log",
         f"/{job_id}/explain",
+        f"/{job_id}/start",
         f"/{job_id}/queues",
     ):
         walk.go(user, "GET", f"/jobs{page}")
