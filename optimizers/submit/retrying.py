@@ -17,7 +17,7 @@ from optimizers.submit.editing import EditPlan
 from optimizers.submit.submitter import Ownership
 from requirements.errors import InvalidJob, PilotageError, Problem
 from taskqueue.jobs import placeholders
-from taskqueue.leases.retries import DescribedAnew, NoRetry, Retry, RetryDecision, RetryQuestion
+from taskqueue.leases.retries import NewDescription, NoRetry, Retry, RetryDecision, RetryQuestion
 
 #: Keyword with the rules.
 RETRY: Final = "Retry"
@@ -63,7 +63,7 @@ class RetryPlanner:
             return []
         return [retry_rules.parse_rule(each) for each in texts]
 
-    def _change(self, question: RetryQuestion, rule: RetryRule) -> tuple[DescribedAnew | None, str]:
+    def _change(self, question: RetryQuestion, rule: RetryRule) -> tuple[NewDescription | None, str]:
         """The job with the description that a rule makes, and what is changed; raises why it cannot run."""
         job, stored, failed = question.job, question.stored, question.failed
         run = FailedRun(site=failed.site, ram_mb=failed.ram_mb)
@@ -79,7 +79,7 @@ class RetryPlanner:
         [edited], [new] = plan.edited, plan.new
         body = placeholders.fill_placeholders(new.body, stored.parameters)
         self._require_queue(question, body, edited.note)
-        return DescribedAnew(job=edited, description=new), edited.note
+        return NewDescription(job=edited, description=new), edited.note
 
     def _require_queue(self, question: RetryQuestion, body: Mapping[str, object], note: str) -> None:
         job = question.job

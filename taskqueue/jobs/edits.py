@@ -34,7 +34,7 @@ class EditedJob:
     note: str  #: what was changed, for people
 
 
-def describe_anew(conn: Connection, edited: Sequence[EditedJob], new: Sequence[Description]) -> None:
+def replace_descriptions(conn: Connection, edited: Sequence[EditedJob], new: Sequence[Description]) -> None:
     """Give locked jobs new descriptions; old ones without jobs are removed."""
     if not edited:
         return
@@ -71,7 +71,7 @@ def edit_jobs(
         for row in rows
         if row.status in WITHOUT_PILOT and row.description_id == by_id[row.job_id].description_id
     }
-    describe_anew(conn, [by_id[job_id] for job_id in sorted(status)], new)
+    replace_descriptions(conn, [by_id[job_id] for job_id in sorted(status)], new)
     notes = {job_id: by_id[job_id].note for job_id in status}
     kept = withheld.find_reasons(conn, status)
     transitions.log_note(conn, kept, minor=EDITED, application=notes, source=source, now=now)

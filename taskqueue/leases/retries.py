@@ -71,7 +71,7 @@ class RetryQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedAnew:
+class NewDescription:
     """A job with the description that it gets."""
 
     job: EditedJob
@@ -84,7 +84,7 @@ class Retry:
 
     note: str  #: the end, what is changed, and which retry it is
     delay: timedelta = timedelta()
-    change: DescribedAnew | None = None  #: None: with the same description
+    change: NewDescription | None = None  #: None: with the same description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ def apply_retries(conn: Connection, retries: Mapping[int, Retry], *, now: dateti
     """Give jobs that were rescheduled by rules their new descriptions, and put off those with a delay."""
     changed = [each.change for _, each in sorted(retries.items()) if each.change is not None]
     edited = [replace(each.job, place=place) for place, each in enumerate(changed)]
-    edits.describe_anew(conn, edited, [each.description for each in changed])
+    edits.replace_descriptions(conn, edited, [each.description for each in changed])
     delayed = {job_id: now + each.delay for job_id, each in sorted(retries.items()) if each.delay}
     if delayed:
         PUT_OFF.execute(conn, {"job_id": [*delayed], "due_at": [*delayed.values()]})

@@ -11,7 +11,12 @@ from tests.support.documents import readers, tutorials
 
 pytestmark = [pytest.mark.debian("python"), pytest.mark.timeout(1200)]
 
-ON_ONE_MACHINE = ("docs/user/first-job.md", "docs/site-admin/first-queue.md", "docs/vo-admin/first-change.md")
+ON_ONE_MACHINE = (
+    "docs/user/first-job.md",
+    "docs/user/scan.md",
+    "docs/site-admin/first-queue.md",
+    "docs/vo-admin/first-change.md",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,7 +104,7 @@ def test_a_process_that_dies_while_it_retries_leaves_the_end_to_be_reported_agai
         raise KeyError("killed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(edits, "describe_anew", die)
+        patched.setattr(edits, "replace_descriptions", die)
         with contextlib.suppress(KeyError):
             pilot.post(f"{lease}/finish", json=KILLED)
     job = _read(service, job_id)
