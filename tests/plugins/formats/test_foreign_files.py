@@ -7,6 +7,7 @@ tests/data/foreign have the forms of public ones, with invented names.
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -15,7 +16,7 @@ import yaml
 
 from cs_config.formats.importers import Importer
 from cs_config.versions.store import NOTHING
-from pilotage.plugins.formats import dirac_import, glidein_factory, glue2
+from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory, glue2
 from tests.conftest import ROOT
 
 FILES = ROOT / "tests/data/foreign"
@@ -43,6 +44,11 @@ def without_lines(text: str, is_key: Callable[[str], object]) -> Variants:
 def ldif_variants(text: str) -> Variants:
     # Without its name an entry is another; classes and versions say of what form it is.
     return without_lines(text, lambda line: re.match(r"(?!dn|objectClass|version)\w+:", line))
+
+
+def ad_variants(text: str) -> Variants:
+    """The attributes, each of which has a line."""
+    return without_lines(text, re.compile(r"\s+(?!id\b|info\b)\w+ = .*;$").match)
 
 
 def cfg_variants(text: str) -> Variants:
@@ -95,6 +101,7 @@ def leaf_paths(section: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 IMPORTS: Mapping[str, tuple[Importer, Callable[[str], Variants]]] = {
     "bdii_htcondorce.ldif": (glue2.propose_glue2, ldif_variants),
     "bdii_arc.ldif": (glue2.propose_glue2, ldif_variants),
+    "ce_lcg.ad": (partial(ce_ads_import.propose_ads, site="LCG.Example.org"), ad_variants),
     "factory_sections.yml": (glidein_factory.propose_factory, yaml_variants),
     "factory_flat.yml": (glidein_factory.propose_factory, yaml_variants),
     "factory_gpus.xml": (glidein_factory.propose_factory, xml_variants),
