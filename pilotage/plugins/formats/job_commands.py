@@ -26,7 +26,9 @@ def import_htcondor(
 ) -> None:
     """Translate a submit file of HTCondor into descriptions, and name what was left out.
 
-    Submit them by `pilotage job import htcondor job.sub | pilotage job submit -`, in the same directory.
+    Submit them in the same directory: `… | pilotage job submit -`.
+
+    Example: `pilotage job import htcondor job.sub`.
     """
     _print(submit_files.read_submit_file(_read(file), name=str(file), directory=file.parent), as_json=as_json)
 
@@ -41,7 +43,9 @@ def import_sbatch(
 ) -> None:
     """Translate a batch script of Slurm into a description, and name what was left out.
 
-    Submit it by `pilotage job import sbatch job.sh | pilotage job submit -`, in the directory of the script.
+    Submit it in the directory of the script: `… | pilotage job submit -`.
+
+    Example: `pilotage job import sbatch job.sh`.
     """
     _print(
         batch_scripts.read_batch_script(_read(file), name=str(file), arguments=arguments or ()),
