@@ -28,7 +28,7 @@ class JobPair(StrictInput):
     """Two jobs."""
 
     first: int = Field(ge=1, lt=2**63, description="The job that is said to come first.")
-    second: int = Field(ge=1, lt=2**63)
+    second: int = Field(ge=1, lt=2**63, description="The other job.")
 
 
 @router.get("")

@@ -340,6 +340,7 @@ _QUERIES = {
     "/configuration/rollback": {"version": "1"},
     "/configuration/paths": {"q": "Resources"},
     "/jobs/change": {"do": "kill", "ids": "1"},
+    "/jobs/resubmit": {"ids": "1"},
     "/search": {"q": "nothing like this"},
 }
 #: The job has not run.
