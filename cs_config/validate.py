@@ -181,7 +181,7 @@ def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], fi
 
 
 def _find_limits(root: Section) -> Iterator[tuple[str, str, str, int]]:
-    """Attribute (also `Site`), value, path and line of each limit and delay."""
+    """Attribute (also `Site`), value, path and line of each limit, delay and floor."""
     places = {
         f"Operations/{vo}/JobScheduling": section.section("JobScheduling")
         for vo, section in root.section("Operations").sections()
@@ -198,6 +198,10 @@ def _find_limits(root: Section) -> Iterator[tuple[str, str, str, int]]:
         for option, section in place.sections():
             if option in _LIMITS:
                 yield from _list_values(section, f"{path}/{option}")
+            elif option == "Floors":
+                yield from (
+                    ("VO", vo, f"{path}/{option}/{vo}", entry.line) for vo, entry in section.entries.items()
+                )
 
 
 def _list_values(section: Section, path: str) -> Iterator[tuple[str, str, str, int]]:

@@ -14,7 +14,7 @@ from typing import Final
 
 from cs_config.editing import patch
 from cs_config.editing.patch import Edit
-from cs_config.options import bounds
+from cs_config.options import bounds, place_limits
 from cs_config.options.operations import DEFAULTS, options_for
 from cs_config.options.registry import DEFAULT_SHARE, Registry
 from cs_config.source import diff
@@ -72,6 +72,8 @@ _GROUP_VALUES: Final = frozenset({"users", "jobshare", "allowbackgroundtqs", "vo
 _GROUPS: Final = ("Registry", "Groups")
 #: Of a new group: `<vo>_<word>`, so that no VO takes the name of a group of another.
 _NEW_GROUP: Final = re.compile(r"(.+)_[a-z0-9.+-]+")
+#: Names in the path of a floor, `Resources/Sites/<site>/Floors/<vo>`.
+_FLOOR_DEPTH: Final = 5
 #: Why a path is refused: outside the own sections; in them, where others set it, or at no place that exists.
 _OF_OTHERS: Final = "not yours to change"
 _OF_OPERATORS: Final = "set by operators only"
@@ -131,12 +133,13 @@ class Rights:
     def sections(self) -> tuple[str, ...]:
         """The changeable sections, if not all are."""
         of_vos = (f"Operations/{vo} and VOs/{vo} of sites, CEs and queues" for vo in sorted(self.vos))
+        of_floors = (f"less for {vo} in Floors of sites" for vo in sorted(self.vos))
         of_groups = (
             f"Users, JobShare and AllowBackgroundTQs of the groups of {vo} in Registry/Groups"
             for vo in sorted(self.vos)
         )
         of_sites = (f"Resources/Sites/{site} outside VOs" for site in sorted(self.sites))
-        return (*of_vos, *of_groups, *of_sites)
+        return (*of_vos, *of_floors, *of_groups, *of_sites)
 
     def may_change(self, names: tuple[str, ...]) -> bool:
         """Whether a path may be changed, whether or not it exists."""
@@ -145,7 +148,13 @@ class Rights:
             or self._may_change_vo(names)
             or self._may_change_site(names)
             or self._may_change_group(names)
+            or self._find_vo_of_floor(names) is not None
         )
+
+    def _find_vo_of_floor(self, names: tuple[str, ...]) -> str | None:
+        """The own VO whose floor at a site a path is: it may give up some of it; None: it is no such path."""
+        is_floor = len(names) == _FLOOR_DEPTH and names[:2] == SITES and names[3] == "Floors"
+        return fold(names[-1]) if is_floor and fold(names[-1]) in self.vos else None
 
     def _may_change_group(self, names: tuple[str, ...]) -> bool:
         """Whether a path is a group of an own VO, there or new, or one of the values that are the VO's."""
@@ -176,12 +185,18 @@ class Rights:
     def _may_change_site(self, names: tuple[str, ...]) -> bool:
         return bool(node_depth(names)) and names[2] in self.sites and _depth_of_vos(names) is None
 
+    def gives_up_floor(self, names: tuple[str, ...]) -> bool:
+        """Whether a path is the floor of an own VO, and may be changed for no other reason."""
+        return self._find_vo_of_floor(names) is not None and not self._may_change_site(names)
+
     def owner_of(self, names: tuple[str, ...]) -> str | None:
         """The site or VO of the author to which a changeable path belongs; None: it may not be changed."""
         if self._may_change_site(names):
             return f"the site {names[2]}"
         if self._may_change_vo(names):
             vo = fold(names[1]) if names[0] == "Operations" else _values_of_vo(names)[0]
+            return f"the VO {vo}"
+        if (vo := self._find_vo_of_floor(names)) is not None:
             return f"the VO {vo}"
         return f"the VO {self._vo_of_group(names[2])}" if self._may_change_group(names) else None
 
@@ -263,7 +278,7 @@ def check_change(
     beyond = {
         "/".join(names): reason
         for names, difference in changed
-        if (reason := _find_excess(config, names, _value_after(names, difference)))
+        if (reason := _find_excess(config, rights, names, _value_after(names, difference)))
         and "/".join(names) not in rights.restores
     }
     if beyond:
@@ -387,10 +402,12 @@ def _may_set(config: Configuration, rights: Rights, names: tuple[str, ...]) -> b
     return rights.may_change(names) and is_there
 
 
-def _find_excess(config: Configuration, names: tuple[str, ...], after: object) -> str | None:
+def _find_excess(config: Configuration, rights: Rights, names: tuple[str, ...], after: object) -> str | None:
     """Why a value is beyond what a VO may set, with the bound and its path; None: it is not."""
     if names[0] == "Operations":
         return _find_excess_of_option(config, names, after)
+    if rights.gives_up_floor(names):
+        return _find_excess_of_floor(config, names, after)
     vo, rest = _values_of_vo(names)
     if vo is None or not rest or parameters.find_right(fold(rest[0])) is not VoRight.LOWER:
         return None
@@ -405,6 +422,27 @@ def _find_excess(config: Configuration, names: tuple[str, ...], after: object) -
     if before is None or not isinstance(before.value, int | float):
         return None
     return _compare_with(after, most=before.value, where=before.path)
+
+
+def _find_excess_of_floor(config: Configuration, names: tuple[str, ...], after: object) -> str | None:
+    """Why a VO may not set its floor at a site to a value: it gives up some of it, or all."""
+    entry = config.root
+    for name in names[:-1]:
+        entry = entry.section(name)
+    before = entry.entries.get(names[-1])
+    if after is ABSENT:
+        return None
+    if before is None or isinstance(before, Section):
+        return f"{_format(after)}: the site gives a VO its floor"
+    try:
+        [was], [will] = (
+            place_limits.read_floors_at(names[2], {names[-1]: each}) for each in (before.value, after)
+        )
+    except ValueError:
+        return None  # told by the check of the whole
+    if was.floor is not None and will.floor is not None and will.floor.is_within(was.floor):
+        return None
+    return f"{_format(after)}: a VO sets no more than the site, {was.floor}"
 
 
 def _find_excess_of_option(config: Configuration, names: tuple[str, ...], after: object) -> str | None:

@@ -213,6 +213,8 @@ def _node_names(names: tuple[str, ...], vos: Collection[str]) -> Iterator[tuple[
         yield from _parameters()
     elif names[-1] == "Throttle":
         yield from _fields(Throttle)
+    elif names[-1] == "Floors":
+        yield from ((vo, "cores that it has at least, or a part such as 30%") for vo in sorted(vos))
     elif names[-1] in ("RunningLimit", "MatchingDelay"):
         yield from ((f"{each}/", "limits by its values") for each in place_limits.ATTRIBUTES)
 

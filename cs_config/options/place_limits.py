@@ -1,12 +1,14 @@
-"""`RunningLimit` and `MatchingDelay`: how many jobs of a kind run at a place, and how often one is matched.
+"""`RunningLimit`, `MatchingDelay`, `Floors`: how many jobs of a kind run at a place, and how fast they begin.
 
 The place is a site, a CE, or all sites (`AllSites`). In the operations of a VO, or of all VOs, limits name
 it; at the node of a site or CE they are its own: they count the jobs of all VOs, and hold beside the others.
+Floors are of sites only: what a VO has at least, as soon as it has work.
 
 Source: DIRAC's Operations/JobScheduling. Unlike there, a limit of a CE counts the jobs of that CE, and any
 attribute of a job may be limited.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, NoReturn
@@ -33,6 +35,33 @@ _BURST = "Burst"
 #: The values of a limit with a ramp, and of one on jobs, on cores, or on both.
 _RAMP = ("Curb", "Max", "Interval")
 _BOUNDS = ("count", "cores")
+_PERCENT: Final = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,3})?) ?%")
+_WHOLE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a VO has at least of a site while it has work there: cores, or a part of those of all jobs."""
+
+    cores: int | None = None  #: None: a part
+    percent: float | None = None
+
+    def is_below(self, cores: int, total: int) -> bool:
+        """Whether so many cores, of those of all jobs at the site, are less, with one more job to come."""
+        return cores < self.compute_due(total)
+
+    def compute_due(self, total: int) -> float:
+        """The cores that it has at least, when one more is taken than all jobs at the site have."""
+        return self.cores or 0 if self.percent is None else self.percent * (total + 1) / 100
+
+    def is_within(self, other: "Floor") -> bool:
+        """Whether it is no more than another one of the same kind, cores or parts."""
+        if self.percent is None:
+            return other.cores is not None and (self.cores or 0) <= other.cores
+        return other.percent is not None and self.percent <= other.percent
+
+    def __str__(self) -> str:
+        return format_count(self.cores or 0, "core") if self.percent is None else f"{self.percent:g} %"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +81,8 @@ class RunningLimit:
 
     A job counts from the match to the end of its attempt.
 
-    With a ramp one more job is matched per interval from the curb on, up to the maximum.
+    With a ramp one more job is matched per interval from the curb on, up to the maximum. With a floor, or
+    with nothing, jobs are counted so that the floors of a site can be compared: the same rows serve both.
 
     Source: curb and max of glideinWMS frontends.
     """
@@ -64,10 +94,18 @@ class RunningLimit:
     cores: int | None = None  #: processors that all these jobs have together; None: any number
     curb: int | None = None  #: None: no ramp
     interval: float = 0.0  #: seconds between two matches from the curb on
+    floor: Floor | None = None  #: of a VO at a site
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it keeps jobs out, once they are counted."""
+        return self.most is not None or self.cores is not None
 
     @property
     def bounds(self) -> str:
         """What it allows at a time, as text for people."""
+        if not self.is_bound:
+            return "no bound"
         jobs = () if self.most is None else (str(self.most),)
         cores = () if self.cores is None else (format_count(self.cores, "core"),)
         return " and ".join((*jobs, *cores))
@@ -157,6 +195,32 @@ def _read_seconds(stated: object, path: str) -> float:
     if not isinstance(stated, int | float) or isinstance(stated, bool) or not stated <= bounds.SECONDS:
         _refuse(f"{path}: {stated!r} is not a number of seconds, allowed are 0 to {bounds.SECONDS}")
     return max(0.0, stated)
+
+
+def read_floors_at(site: str, raw: Mapping[str, object]) -> Iterator[RunningLimit]:
+    """The floors `<VO>: cores` or `<VO>: N%` of one site.
+
+    ValueError if one is wrong, or if the parts are more than the whole.
+    """
+    if len(raw) > bounds.LIMITS_OF_PLACE:
+        _refuse(f"{site}: {len(raw)} floors, {bounds.LIMITS_OF_PLACE} are allowed at one place")
+    floors = {vo: _read_floor(stated, f"{site}/{vo}") for vo, stated in raw.items()}
+    parts = sum(each.percent or 0 for each in floors.values())
+    if parts > _WHOLE:
+        _refuse(f"{site}: the floors are {parts:g} % together, allowed are 100 %")
+    for vo, floor in floors.items():
+        yield RunningLimit(scope=site, attribute="VO", value=vo, floor=floor)
+
+
+def _read_floor(stated: object, path: str) -> Floor:
+    text = stated.strip() if isinstance(stated, str) else ""
+    if (part := _PERCENT.fullmatch(text)) is None:
+        if isinstance(stated, str) and not text.isdecimal():
+            _refuse(f"{path}: {stated!r} is no floor, allowed are a number of cores, or a part such as 30%")
+        return Floor(cores=_read_number(stated, path, "cores", bounds.CORES))
+    if (percent := float(part[1])) > _WHOLE:
+        _refuse(f"{path}: {stated!r} is more than the whole, allowed are 0% to 100%")
+    return Floor(percent=percent)
 
 
 def read_delays(raw: Mapping[str, object]) -> Iterator[MatchingDelay]:

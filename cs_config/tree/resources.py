@@ -26,10 +26,11 @@ _OF_NODES = {
     NODE_ATTRIBUTES: node_attributes.read_attributes,
     node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
-#: Sections of limits by kind of job, with their readers; delays are of whole sites.
+#: Sections of limits by kind of job, with their readers; delays and floors are of whole sites.
 _OF_LIMITS: Mapping[str, LimitReader] = {
     "RunningLimit": place_limits.read_limits_at,
     "MatchingDelay": place_limits.read_delays_at,
+    "Floors": place_limits.read_floors_at,
 }
 #: The sections that each level may have, its children first.
 BELOW = {
@@ -117,7 +118,7 @@ class ResourceReader:
             elif name == "Throttle":
                 self._read_throttle(entry, f"{path}/{name}", scope)
             elif name in _OF_LIMITS and name in BELOW[level]:
-                self._read_limits(entry, f"{path}/{name}", scope, _OF_LIMITS[name])
+                self._read_limits(entry, path, scope, name)
         found = self.nodes[path] = Level(path=path, plain=plain, by_vo=by_vo)
         return found
 
@@ -161,15 +162,16 @@ class ResourceReader:
             message = "a section is needed here: {Policy: level0, MaxSubmittingJobs: 5}"
             self.parameters.error(path, entry.line, message)
 
-    def _read_limits(self, entry: Leaf | Section, path: str, scope: str, read: LimitReader) -> None:
+    def _read_limits(self, entry: Leaf | Section, path: str, scope: str, name: str) -> None:
+        path = f"{path}/{name}"
         if isinstance(entry, Section):
             try:
-                self.limits += list(read(scope, model_section(entry)))
+                self.limits += list(_OF_LIMITS[name](scope, model_section(entry)))
             except ValueError as error:
                 self.parameters.error(path, entry.line, str(error))
         elif entry.value is not None:
-            message = "a section is needed here: {JobType: {Merge: 50}}"
-            self.parameters.error(path, entry.line, message)
+            example = "{biomed: 200, atlas: 30%}" if name == "Floors" else "{JobType: {Merge: 50}}"
+            self.parameters.error(path, entry.line, f"a section is needed here: {example}")
 
     def _read_vos(self, entry: Leaf | Section, path: str, level: str) -> Mapping[str, Settings]:
         by_vo: dict[str, Settings] = {}

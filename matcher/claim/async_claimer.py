@@ -375,4 +375,5 @@ def _build_claim(prepared: ClaimRequest, task_queue: TaskQueue, lease: str) -> B
         lease=lease,
         allotment=prepared.allot_one(task_queue),
         request_id=prepared.request.request_id,
+        only_vo=min(vos) if len(vos := prepared.resource.named_vos) == 1 else None,
     )

@@ -93,7 +93,8 @@ class _Claim:
 
     prepared: ClaimRequest
     filling: SlotAllotment
-    wanted: int  #: jobs at most
+    wanted: int  #: jobs at most, up to now
+    is_for_several: bool  #: whether the request is for more than one
     job_id: int | None  #: the only job that is accepted; None: any
     gate: PlacePolicy | None  #: None: the place has no conditions
     is_plain: bool  #: whether any job will do, and the place has no conditions
@@ -147,7 +148,7 @@ class _Claim:
         """Account for taken jobs of a task queue."""
         asked = task_queue.requirement_class
         # The gate has counted these cores, before it is known which other jobs there will be.
-        is_fixed = self.wanted > 1 and self.gate is not None and self.gate.bounds_cores
+        is_fixed = self.is_for_several and self.gate is not None and self.gate.bounds_cores
         self.taken += taken
         if taken:
             self.served_from.add(task_queue.task_queue_id)
@@ -200,7 +201,7 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
     """The claim of a request; `room`: what the jobs of its pilot leave."""
     vos, job_id = prepared.resource.named_vos, prepared.request.presented.job_id
     resource, wanted = allotment.bound_by_room(prepared.resource, prepared.request.count, room)
-    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos)
+    gate = policies.policy_at(prepared.place, prepared.admission, vos=vos, owners=prepared.owners)
     if gate is not None:
         gate.count_cores = allotment.build_core_counter(resource, is_only=wanted == 1)
     is_busy = policies.is_busy(prepared.place, vos)
@@ -208,6 +209,7 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
         prepared=prepared,
         filling=SlotAllotment(resource),
         wanted=0 if is_busy else wanted,
+        is_for_several=wanted > 1 and not is_busy,
         job_id=job_id,
         gate=gate,
         is_plain=job_id is None and gate is None,
@@ -231,6 +233,28 @@ def read_earlier_answers(
 
 def _take(conn: Connection, claim: _Claim, now: datetime) -> None:
     """Take as many jobs as a request wants, or as there are.
+
+    With floors one by one, as each job changes which VO is below its own: the scope of the site is locked, so
+    all claims decide by the same numbers.
+    """
+    prepared, gate, wanted = claim.prepared, claim.gate, claim.wanted
+    vos = prepared.resource.named_vos
+    if gate is None or not gate.has_floors or len(vos) == 1:
+        _take_in_order(conn, claim, now)
+        return
+    emptied: frozenset[int] = frozenset()
+    for claim.wanted in range(1, wanted + 1):
+        before = len(claim.taken)
+        prepared.drawn.order = prepared.draw(gate.list_first(vos))
+        _take_in_order(conn, claim, now)
+        emptied |= claim.emptied
+        if len(claim.taken) == before:
+            break
+    claim.emptied = emptied
+
+
+def _take_in_order(conn: Connection, claim: _Claim, now: datetime) -> None:
+    """Take from the candidates in their order.
 
     An empty task queue is cheap to try, but there may be thousands: after a few tries a query finds those
     with jobs.

@@ -1,5 +1,6 @@
 """A prepared request, with its candidates and the place where its jobs would run; and its result."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cs_config.cache import evict
@@ -26,7 +27,10 @@ class ClaimRequest:
     place: Location
     holder: LeaseHolder
     drawn: CandidateOrder  #: matching task queues, in the order to try them
+    draw: Callable[[Sequence[str]], Iterator[TaskQueue]]  #: again, those of some VOs before all others
     config: Configuration  #: with which it was prepared
+    #: VOs that it does not serve, with a floor at the site and work that its slot would go to
+    owners: frozenset[str] = frozenset()
     admission: AdmissionPolicy | None = None  #: checks jobs one by one; None: all are admitted
     otherwise: str | None = None  #: reason if none of the candidates has a job any more
     is_restricted: bool = False  #: whether the place is known to have limits, bans or throttles

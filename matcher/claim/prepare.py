@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
@@ -78,10 +79,12 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         place=served.place,
         holder=holder,
         drawn=CandidateOrder(draw_candidates(candidates, view.random, here.tiers)),
+        draw=partial(draw_candidates, candidates, view.random, here.tiers),
         admission=admission,
         otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
         config=view.config,
         is_restricted=is_restricted,
+        owners=frozenset() if in_memory else view.find_owners(served.place, resource),
         locks=locks,
         allotments=here.allotments if resource is here.resource else {},
     )
@@ -116,7 +119,7 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         resource=resource,
         policy=view.memory.admission_policies.policy_at(view.config, place, resource.named_vos),
         is_restricted=place_policy.counts_jobs(view.config, place),
-        locks=place_policy.find_lock(view.config, place),
+        locks=place_policy.find_lock(view.config, place, resource.named_vos),
         lease_time=timedelta(seconds=options.leases.time),
         lease_times={
             vo: timedelta(seconds=time)

@@ -22,8 +22,8 @@ from matcher import allotment
 from matcher.allotment import JobSize
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
-from matcher.index.waiting import Candidates, WaitingIndex
-from matcher.limits import place_policy, time_left
+from matcher.index.waiting import Candidates, WaitingIndex, iterate_candidates
+from matcher.limits import floors, place_policy, time_left
 from matcher.limits.admission import AdmissionPolicies, AdmissionPolicy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request import match_request, queue_offer
@@ -34,6 +34,7 @@ from requirements.values import Value, fold
 from taskqueue.db.database import LazyTransaction, NoTransaction
 from taskqueue.leases import opening
 from taskqueue.leases.opening import LeaseHolder
+from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.sites.closures import Calendar
 from taskqueue.task_queues import task_queues
@@ -364,7 +365,8 @@ class Snapshot:
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, closed=self.calendar.closed)
-        gate = policies.policy_at(place, policy, vos=resource.named_vos)
+        owners = self.find_owners(place, resource)
+        gate = policies.policy_at(place, policy, vos=resource.named_vos, owners=owners)
         if gate is not None and gate.bounds_cores:
             [room] = [None] if holder is None else opening.read_rooms(self.conn, [holder], now=self.now)
             if room is not None and room.refusal is not None:
@@ -372,6 +374,31 @@ class Snapshot:
             resource, wanted = allotment.bound_by_room(resource, count, room)
             gate.count_cores = allotment.build_core_counter(resource, is_only=wanted == 1)
         return gate
+
+    def find_owners(self, place: Location, resource: Resource) -> frozenset[str]:
+        """VOs that a request does not serve, with a floor at the site and work that its slot would go to.
+
+        A job of theirs that may run there now would fit, and a pilot of theirs waits for a slot of the site.
+        """
+        others = floors.list_vos(self.config, place.site) - resource.named_vos if place.queue else frozenset()
+        return frozenset(vo for vo in others if self._would_take(place, resource, vo))
+
+    def _would_take(self, place: Location, resource: Resource, vo: str) -> bool:
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        if not self.config.usable(address, vo) or not pilots.is_expected(self.conn, vo, place.site):
+            return False
+        own = replace(resource, vos=frozenset({vo}), owners=None, owner_groups=None)
+        served = self.memory.places.served(
+            *(self.reading, self.config, address, own.named_vos, {}),
+            submits=False,
+            versions=self.versions,
+            age=self.age,
+            now=self.now,
+        )
+        fitting, admission = self.admitted(place, own, self.candidates(served.pools, own))
+        policies = place_policy.read_policies(self.conn, [place], self.now, closed=self.calendar.closed)
+        gate = policies.policy_at(place, admission, vos=own.named_vos)
+        return gate is not None and gate.admits_any(self.conn, iterate_candidates(fitting), place)
 
 
 def _queue_address(

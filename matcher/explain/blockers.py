@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import islice
 from operator import or_
 
 from sqlalchemy import Connection
@@ -21,7 +22,7 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
 from matcher.conditions import COLUMNS
-from matcher.explain import pilot_supply, queue_set, unseen_hardware, waiting_reason
+from matcher.explain import kept_for_floors, pilot_supply, queue_set, unseen_hardware, waiting_reason
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import running_limits, throttle_standings, throttles, time_left
@@ -546,6 +547,14 @@ def _narrow_limits(conn: Connection, situation: JobSituation) -> Iterator[str]:
                 yield f"{scope} {each.why}: not enough for the {alone} cores that {who} gives it"
 
 
+def _floors(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Sites where jobs of other VOs come first until these have what is theirs."""
+    sites = [site for site, here in situation.survey.sites.items() if here & situation.eligible]
+    vo = situation.demand.asked.vo
+    found = kept_for_floors.list_reasons(conn, situation.config, vo, sites, situation.now)
+    yield from islice(found, _MOST_NAMED)
+
+
 def _may_be_narrow(rule: PlaceRule, job: JobView) -> bool:
     return isinstance(rule.limit, RunningLimit) and rule.limit.cores is not None and rule.concerns(job)
 
@@ -608,6 +617,7 @@ BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(
         _closures,
         _narrow_limits,
+        _floors,
         _advertised,
         _nodes,
         _measured,

@@ -348,9 +348,23 @@ class Candidates(Sequence[TaskQueue]):
 
 
 def draw_candidates(
-    task_queues: Sequence[TaskQueue], random: Random, tiers: Mapping[str, JobTiers] = MappingProxyType({})
+    task_queues: Sequence[TaskQueue],
+    random: Random,
+    tiers: Mapping[str, JobTiers] = MappingProxyType({}),
+    first: Sequence[str] = (),
 ) -> Iterator[TaskQueue]:
-    """The order in which one request tries them; `tiers` of the VOs that order their job types."""
+    """The order in which one request tries them.
+
+    Args:
+        task_queues: Those that fit.
+        random: For the lottery.
+        tiers: Of the VOs that order their job types.
+        first: VOs whose jobs come before those of all others, in this order.
+    """
+    if first:
+        of_vos = (_select(task_queues, TypeSelection(vo, frozenset(), is_inverted=True)) for vo in first)
+        others = (each for each in draw_candidates(task_queues, random, tiers) if each.vo not in first)
+        return chain(*(draw_candidates(each, random, tiers) for each in of_vos), others)
     if tiers:
         return _draw_by_types(task_queues, random, tiers)
     return (

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from cs_config.cache import derived
-from cs_config.options.place_limits import MatchingDelay, RunningLimit
+from cs_config.options.place_limits import Floor, MatchingDelay, RunningLimit
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.throttle import Throttle
 from matcher.limits import running_limits
@@ -81,9 +81,11 @@ def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
         if isinstance(limit, RunningLimit)
         else {"seconds": limit.seconds, "burst": limit.burst}
     )
-    cores = limit.cores if isinstance(limit, RunningLimit) else None
-    if cores is not None:
-        numbers["cores"] = cores
+    floor = None
+    if isinstance(limit, RunningLimit):
+        floor = limit.floor
+        numbers |= {} if limit.cores is None else {"cores": limit.cores}
+        numbers |= {} if floor is None else {"floor": {"cores": floor.cores, "percent": floor.percent}}
     definition = {"value": limit.value, "exempt": sorted(rule.exempt), **numbers}
     return ScopeRule(
         scope=scope,
@@ -92,8 +94,17 @@ def _compile(scope: str, rule: PlaceRule) -> ScopeRule:
         value=fold(limit.value),
         vo=rule.stored_vo,
         definition=json.dumps(definition, sort_keys=True),
-        format=scope_rules.FORMAT if cores is None else scope_rules.FORMAT_OF_CORES,
+        format=_find_format(limit),
     )
+
+
+def _find_format(limit: RunningLimit | MatchingDelay) -> int:
+    if isinstance(limit, RunningLimit):
+        if limit.floor is not None or not limit.is_bound:
+            return scope_rules.FORMAT_OF_FLOORS
+        if limit.cores is not None:
+            return scope_rules.FORMAT_OF_CORES
+    return scope_rules.FORMAT
 
 
 @lru_cache(maxsize=10_000)
@@ -109,6 +120,7 @@ def _parse_place_rule(scope: str, kind: RuleKind, attribute: str, vo: str, defin
             cores=stored.get("cores"),
             curb=stored["curb"],
             interval=stored["interval"],
+            floor=Floor(**stored["floor"]) if "floor" in stored else None,
         )
         if kind is RuleKind.RUNNING
         else MatchingDelay(

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from cs_config.cache import derived
 from cs_config.options.place_limits import RunningLimit
 from cs_config.tree.configuration import Configuration
-from matcher.limits import compiled_rules, job_groups, running_limits, throttle_standings
+from matcher.limits import compiled_rules, floors, job_groups, running_limits, throttle_standings
 from matcher.limits.admission import AdmissionPolicy
 from matcher.limits.job_groups import JobGroupCache
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, PlaceRule, RunningLimitState
@@ -58,22 +58,41 @@ class PlacePolicy:
         admission: AdmissionPolicy | None = None,
         kinds: JobGroupCache,
         vos: Collection[str] = (),
+        owners: Collection[str] = (),
     ) -> None:
-        """`vos`: those whose jobs are wanted; empty: unknown. Rules that cannot count them are ignored."""
-        self.count_cores: CountCores = _get_fewest_cores  #: needed only where `bounds_cores`
+        """Start with nothing taken.
+
+        `vos`: those whose jobs are wanted; empty: unknown. Rules that cannot count them are ignored.
+        `owners`: others with a floor here, and with work that the request's slot would go to.
+        """
+        self._owners = owners
+        self.count_cores: CountCores = _get_fewest_cores  #: needed only where `counts_cores`
         self._kinds = kinds
         self.admission = admission  #: queues with conditions on jobs; None: no check needed
         self._standing = standing
         self._conditions = [each for each in conditions if not vos or any(map(each.rule.counts, vos))]
+        self._of_site = [each for each in conditions if floors.is_about_floors(each.rule)]
+        #: whether the order of jobs depends on what their VOs have there
+        self.has_floors = any(each.vo in vos for each in floors.list_standings(self._of_site))
         #: whether a limit on cores may count the jobs
         self.bounds_cores = any(
             isinstance(each, RunningLimitState) and each.limit.cores is not None for each in self._conditions
         )
+        self._counts_cores = self.bounds_cores or any(floors.list_standings(self._of_site))
         self._banned = banned
         self._refused: tuple[JobKind, ...] = ()  # job groups that the throttles refuse in their current state
         self.refused: str | None = BANNED if banned else None  #: reason code, once a job was refused
         self.reserved: list[tuple[str, reservations.AttemptKey]] = []
         self._countings: dict[int, str] = {}  # of taken jobs
+
+    def list_first(self, vos: Collection[str]) -> list[str]:
+        """Those of the VOs whose jobs come first here, before the next job is taken: see `floors`."""
+        return floors.list_first(self._of_site, vos)
+
+    def _is_kept_from(self, vo: str) -> bool:
+        """Whether jobs of a VO wait here, since others have less than their floors."""
+        is_lacking = bool(self._owners) and bool(floors.list_first(self._of_site, self._owners))
+        return is_lacking and not floors.list_first(self._of_site, [vo])
 
     @property
     def is_opening(self) -> bool:
@@ -85,7 +104,7 @@ class PlacePolicy:
     @property
     def admits_all(self) -> bool:
         """Whether no condition excludes a job now: no ban or throttle, and no limit is reached."""
-        is_free = not (self._banned or self._standing or self.admission or self.bounds_cores)
+        is_free = not (self._banned or self._standing or self.admission or self.bounds_cores or self._owners)
         return is_free and not any(each.full for each in self._conditions)
 
     @property
@@ -132,7 +151,9 @@ class PlacePolicy:
         if self._banned and not any(map(closures.is_test, task_queue.requirement_class.job_types)):
             return False
         cores = self._size(task_queue)
-        if any(each.excludes(cores) and each.rule.concerns(task_queue) for each in self._conditions):
+        if self._is_kept_from(task_queue.vo) or any(
+            each.excludes(cores) and each.rule.concerns(task_queue) for each in self._conditions
+        ):
             self.refused = self.refused or LIMITS
             return False
         dependent = [each.throttled for each in self._standing if each.depends_on_owner_only]
@@ -155,7 +176,7 @@ class PlacePolicy:
 
     def _size(self, task_queue: TaskQueue) -> int:
         """The cores that a limit counts for a job of a task queue; 1 for all where none counts cores."""
-        return self.count_cores(task_queue.requirement_class) if self.bounds_cores else 1
+        return self.count_cores(task_queue.requirement_class) if self._counts_cores else 1
 
     def _find_kept_out(self, conn: Connection, some: Sequence[TaskQueue], place: Location) -> Collection[int]:
         """The nonempty task queues, of some with the same cores, without a job that passes the filter."""
@@ -214,7 +235,8 @@ class PlacePolicy:
         if self.admission is not None and not self.admission.admits(job):
             return False
         cores = self._size(task_queue)
-        if any(running_limits.keeps_out(each, job, cores) for each in self._conditions):
+        is_full = any(running_limits.keeps_out(each, job, cores) for each in self._conditions)
+        if is_full or self._is_kept_from(job.vo):
             self.refused = self.refused or LIMITS
             return False
         if not all(each.admits(job, self._kinds.config) for each in self._standing):
@@ -285,8 +307,12 @@ class PlacePolicies:
         admission: AdmissionPolicy | None = None,
         *,
         vos: Collection[str] = (),
+        owners: Collection[str] = (),
     ) -> PlacePolicy | None:
-        """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions."""
+        """The policy of a place for jobs of some VOs (empty: unknown); None: it has no conditions.
+
+        `owners` as of `PlacePolicy`.
+        """
         names = scopes.list_containing(place)
         standing = [self.standing[name] for name in names if name in self.standing]
         conditions = [each for name in names for each in self.conditions.get(name, ())]
@@ -300,6 +326,7 @@ class PlacePolicies:
             admission=admission,
             kinds=self.kinds,
             vos=vos,
+            owners=owners,
         )
         self._policies.append(policy)
         return policy
@@ -373,13 +400,18 @@ def counts_jobs(config: Configuration, place: Location) -> bool:
     return not _list_limited(config).isdisjoint(scopes.list_containing(place))
 
 
-def find_lock(config: Configuration, place: Location) -> str | None:
+def find_lock(config: Configuration, place: Location, vos: Collection[str]) -> str | None:
     """The scope that keeps apart two claim statements with limits: a site, or all sites together.
 
-    None: nothing is limited at the place, or a statement cannot apply it.
+    None: nothing is limited at the place, or a statement cannot apply it to a request for jobs of these VOs.
     """
     names = scopes.list_containing(place)
-    if not _list_slowed(config).isdisjoint(names):
+    with_floors = floors.list_vos(config, place.site)
+    if (
+        not _list_slowed(config).isdisjoint(names)
+        or with_floors.difference(vos)
+        or (with_floors and len(vos) > 1)
+    ):
         return None
     limited = _list_limited(config)
     return next((scopes.parse_site(name) for name in names if name in limited), None)

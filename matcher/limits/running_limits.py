@@ -8,7 +8,7 @@ those of the operations.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from typing import Any
@@ -28,6 +28,9 @@ from taskqueue.sites import occupancy, scope_rules, scopes
 from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.scope_rules import OF_SITE, BucketKey, BucketLevel, Counting, RuleKind, StoredRule
 from taskqueue.task_queues.task_queues import TaskQueue
+
+#: The attribute of floors.
+VO = "VO"
 
 LimitedJob = Row[*tuple[Any, ...]] | JobView
 
@@ -132,6 +135,8 @@ class RunningLimitState:
         if self.limit.cores is not None:
             there += f" and {format_count(self.cores, 'core')}"
         has = f"has {there} with {self.rule.about}, its {self.rule.option} is {self.limit.bounds}"
+        if not self.opened and not self.limit.is_bound:
+            return f"counts its jobs with {self.rule.about} for its floors and takes none until that is done"
         if not self.opened:
             return f"{has}: it takes none until these are counted, within a minute"
         if self.bucket is None or self._has_enough_jobs:
@@ -305,8 +310,34 @@ def _collect_rules(config: Configuration) -> Iterator[PlaceRule]:
     for vo, limits in own.items():
         for limit in limits:
             yield PlaceRule(limit=limit, vo=vo, exempt=frozenset())
-    for limit in config.limits:
+    for limit in _list_own(config):
         yield PlaceRule(limit=limit, vo=None, exempt=frozenset(), is_of_site=True)
+
+
+def _list_own(config: Configuration) -> Iterator[RunningLimit | MatchingDelay]:
+    """The limits that sites and CEs have themselves: that of a VO and its floor at a site are one.
+
+    Where a floor is a part of all jobs at a site, the jobs of every VO are counted there.
+    """
+    floors = {
+        (fold(each.scope), fold(each.value)): each
+        for each in config.limits
+        if isinstance(each, RunningLimit) and each.floor is not None
+    }
+    of_parts = {each.scope for each in floors.values() if each.floor and each.floor.percent is not None}
+    for scope in of_parts:
+        for vo in config.vos:
+            plain = RunningLimit(scope=scope, attribute=VO, value=vo)
+            floors.setdefault((fold(scope), fold(vo)), plain)
+    for each in config.limits:
+        if isinstance(each, RunningLimit):
+            if each.floor is not None:
+                continue
+            if each.attribute == VO and (floor := floors.pop((fold(each.scope), fold(each.value)), None)):
+                yield replace(each, floor=floor.floor)
+                continue
+        yield each
+    yield from floors.values()
 
 
 def _limit_key(limit: RunningLimit | MatchingDelay) -> tuple[type, LimitKey]:

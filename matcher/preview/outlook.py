@@ -23,11 +23,11 @@ from cs_config.source.diff import ABSENT, Difference, list_leaves
 from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from matcher.explain import job_conditions, queue_report, work_budget
+from matcher.explain import job_conditions, kept_for_floors, queue_report, work_budget
 from matcher.explain.job_conditions import JobCondition
 from matcher.explain.queue_report import WaitingWork
 from matcher.explain.work_budget import ChosenClasses
-from matcher.limits import running_limits, throttle_standings
+from matcher.limits import floors, running_limits, throttle_standings
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from matcher.preview.type_shifts import TypeShift, list_type_shifts
@@ -123,6 +123,19 @@ def list_closed_places(
             is_new = (each.rule.stored_vo, each.rule.limit) not in rules.get(scope, ())
             if is_new and each.full and each.rule.is_visible(vos):
                 yield ClosedPlace(scope=scope, why=each.why)
+    yield from _list_kept(conn, proposal, now)
+
+
+def _list_kept(conn: Connection, proposal: Proposal, now: datetime) -> Iterator[ClosedPlace]:
+    """The sites that would be kept for a VO, by a floor that is new or larger than what it has."""
+    before, after = (floors.list_floors(each) for each in (proposal.before, proposal.after))
+    changed = {key for key, floor in after.items() if before.get(key) != floor}
+    sites = {site for site, _ in changed}
+    for each in kept_for_floors.read_standings(conn, proposal.after, sites, now):
+        if each.is_below and (each.site, each.vo) in changed:
+            number = kept_for_floors.count_fitting(conn, proposal.after, each.vo, each.site)
+            if number:
+                yield ClosedPlace(scope=each.site, why=kept_for_floors.describe(each, number))
 
 
 def _closed_throttles(

@@ -31,6 +31,8 @@ class BatchClaim:
     lease: str  #: token for the attempt
     allotment: Allotment
     request_id: str | None = None  #: chosen by the holder
+    #: The VO whose jobs alone will do; None: those of several. Undecided where a site has floors of others.
+    only_vo: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,5 +108,6 @@ def _bind_claim(number: int, request: BatchClaim, now: datetime) -> Mapping[str,
         "lease_expires_at": (now + holder.lease_time).isoformat(),
         **request.allotment.to_columns(),
         "request_id": request.request_id,
+        "only_vo": request.only_vo,
         "times": holder.times.to_text() if holder.times else None,
     }

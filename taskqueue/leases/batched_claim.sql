@@ -35,6 +35,7 @@ request AS (
         lease text, lease_expires_at timestamptz,
         processors integer, ram_mb bigint, gpus integer,  -- the allotment of the job
         request_id text,  -- chosen by the holder; null: its answer is not repeated
+        only_vo text,  -- whose jobs alone will do; null: those of several
         times text  -- of the attempt, in place of those of the VO
     )
     -- In the collation of the tables' columns: with another one no index could be used.
@@ -63,7 +64,11 @@ rule AS (
 closed AS MATERIALIZED (
     SELECT scope FROM limited WHERE scope NOT IN (SELECT scope FROM locked)
     UNION ALL
-    SELECT scope FROM rule WHERE kind NOT IN ('running', 'delay') OR format NOT IN (1, 2)
+    SELECT scope FROM rule WHERE kind NOT IN ('running', 'delay') OR format NOT IN (1, 2, 3)
+),
+-- Floors, by the folded VO: before a job of another VO it is looked for work of this one, not here.
+floored AS MATERIALIZED (
+    SELECT scope, value AS vo FROM rule WHERE format = 3 AND definition::json -> 'floor' IS NOT NULL
 ),
 -- What ended runs no more. Returned reservations (rule 0) are left to claims that know throttles.
 returned AS (
@@ -89,6 +94,8 @@ judged AS (
                     AND downtime.begins <= $2::timestamptz AND downtime.ends > $2::timestamptz
                 LIMIT 1) IS NOT NULL
             OR EXISTS (SELECT FROM closed WHERE closed.scope = ANY (request.scopes))
+            OR EXISTS (SELECT FROM floored
+                WHERE floored.scope = ANY (request.scopes) AND floored.vo IS DISTINCT FROM request.only_vo)
             OR (SELECT 1 FROM match_requests AS earlier
                 WHERE earlier.subject = request.holder AND earlier.request_id = request.request_id
                 LIMIT 1) IS NOT NULL

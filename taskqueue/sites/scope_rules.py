@@ -48,11 +48,13 @@ from taskqueue.sites import reservations, scopes
 from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.scopes import Scope
 
-#: Formats of the definitions that this program writes and reads: without and with a limit on cores. Processes
-#: of 1.0 give nothing where a rule has the second one, which they could not apply.
+#: Formats of the definitions that this program writes and reads: without and with a limit on cores, and of
+#: the floors of a site, or what is counted for them. Processes of 1.0 give nothing where a rule has one that
+#: they could not apply.
 FORMAT: Final = 1
 FORMAT_OF_CORES: Final = 2
-FORMATS: Final = (FORMAT, FORMAT_OF_CORES)
+FORMAT_OF_FLOORS: Final = 3
+FORMATS: Final = (FORMAT, FORMAT_OF_CORES, FORMAT_OF_FLOORS)
 #: `n` of a rule that is not counted yet: processes of 1.0 find it full.
 FULL: Final = 1_000_000_000
 #: Stands for a rule's id in `attempts.counted_by` and `scope_returns`: a reservation at the scope.

@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
+from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import Entry
 
 _DAY = 86_400.0
@@ -14,16 +15,23 @@ _DAY = 86_400.0
 def show(
     *,
     vo: Annotated[str | None, options.option("VO", "VO (default: that of your token).")] = None,
+    site: Annotated[str | None, options.option("SITE", "The floors of the VOs at this site instead.")] = None,
     service: ServiceOptions,
 ) -> None:
     """Show the shares of the groups and owners of a VO that have waiting jobs, in the order of their size.
 
     Configured, the use that corrects them, and in force; Part is of the VO's matches by pilots that can run
-    everything. Users see groups and themselves, VO admins all owners.
+    everything. Users see groups and themselves, VO admins all owners. With --site: what each VO has at least
+    there (Floors), what it has, and whether its jobs come first.
 
     Example: `pilotage share show --vo cms`.
     """
-    service.show(lambda client: client.shares(vo), _shares)
+    if site is not None and vo is not None:
+        raise WrongUsage("--vo and --site: give one of them")
+    if site is not None:
+        service.show(lambda client: _pick_floors(client.site(site)), _floors)
+    else:
+        service.show(lambda client: client.shares(vo), _shares)
 
 
 def compare(
@@ -37,6 +45,31 @@ def compare(
     Example: `pilotage share compare 42 57`.
     """
     service.show(lambda client: client.compare_jobs(first, second), _precedence)
+
+
+def _pick_floors(site: Entry) -> Entry:
+    return {name: site[name] for name in ("site", "floors")}
+
+
+def _floors(found: Entry) -> RenderableType:
+    headings = ("VO", "#At least", "#Has cores", "#Of all", "#Waiting", "State")
+    rows = [
+        (each["vo"], _floor(each), each["cores"], each["total"], each["waiting"], _state_of_floor(each))
+        for each in found["floors"]
+    ]
+    return output.table(headings, rows) if rows else f"{found['site']}: no VO has a floor (Floors)"
+
+
+def _floor(floor: Entry) -> str:
+    """What a VO has at least, as text for people."""
+    cores, percent = floor["floor_cores"], floor["floor_percent"]
+    return f"{cores:,} cores" if percent is None else f"{percent:g} %"
+
+
+def _state_of_floor(floor: Entry) -> str:
+    if not floor["is_below"]:
+        return "reached"
+    return "lent" if floor["waiting"] == 0 else "comes first"
 
 
 def _shares(found: Entry) -> RenderableType:

@@ -8,7 +8,9 @@ from pydantic import BaseModel, Field
 
 from cs_config.options import bounds
 from cs_config.options.place_limits import ALL_SITES
-from matcher.limits import advertised_values, running_limits, throttle_standings
+from matcher.explain import kept_for_floors
+from matcher.limits import advertised_values, floors, running_limits, throttle_standings
+from matcher.limits.floors import FloorStanding
 from matcher.limits.running_limits import DelayBucket, PlaceCondition, RunningLimitState
 from matcher.limits.throttle_standings import ThrottleStanding
 from pilotage.service.auth import audit, visibility
@@ -90,6 +92,21 @@ class LimitAnswer(AnswerModel):
     burst: int | None = Field(description="Matches at once after a pause (delays).")
     tokens: float | None = Field(description="Matches possible now (delays and ramps).")
     full: bool = Field(description="No such job is matched now.")
+
+
+class FloorAnswer(AnswerModel):
+    """What a VO has at least of a site while it has work there (`Floors`), and what it has now."""
+
+    vo: str
+    floor_cores: int | None = Field(description="Cores; null: a part.")
+    floor_percent: float | None = Field(description="Of the cores of all jobs there; null: cores.")
+    cores: int = Field(description="Cores of its jobs there now.")
+    total: int = Field(description="Cores of all jobs there now that are counted for floors.")
+    is_below: bool = Field(description="It has less: its jobs come first with pilots that serve several VOs.")
+    waiting: int | None = Field(
+        default=None,
+        description="Its waiting jobs that the site could run; null in lists of sites, and if not yours.",
+    )
 
 
 class BanAnswer(AnswerModel):
@@ -212,6 +229,7 @@ class SiteAnswer(BaseModel):
     downtimes: list[DowntimeAnswer] = Field(description="Of the site and its CEs, the earliest first.")
     throttles: list[ThrottleAnswer]
     limits: list[LimitAnswer]
+    floors: list[FloorAnswer] = Field(description="By VO.")
     job_types: list[HandledTypesAnswer]
     advertised: list[AdvertisedValueAnswer] | None = Field(
         default=None, description="All that is advertised there, by scope and name; null in lists of sites."
@@ -322,6 +340,9 @@ def describe_site(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     [found] = _list_states(parts, [site], jobs_of=jobs_of, vos=vos)
     with database.reading(parts.engine) as conn:
         values = advertised_values.list_values(conn, parts.live.current, site, parts.clock())
+        for each in found.floors:
+            if vos is None or each.vo in vos:
+                each.waiting = kept_for_floors.count_fitting(conn, parts.live.current, each.vo, site)
     advertised = [AdvertisedValueAnswer.model_validate(each) for each in values]
     return found.model_copy(update={"advertised": advertised})
 
@@ -351,11 +372,12 @@ def _list_states(
         for each in throttle_standings.list_handled_types(conn, config, here, now):
             handled[scopes.parse_site(each.scope)].append(HandledTypesAnswer.model_validate(each))
     throttled = defaultdict[str, list[ThrottleAnswer]](list)
-    visible = defaultdict[str, list[LimitAnswer]](list)
+    visible, shares = defaultdict[str, list[LimitAnswer]](list), defaultdict[str, list[FloorAnswer]](list)
     for name in names:
         throttled[scopes.parse_site(name)].append(_throttle(found[name], shown.get(name, ())))
     for name, those in conditions.items():
-        shown_limits = [_limit(name, each) for each in those if each.rule.is_visible(vos)]
+        shown_limits = [_limit(name, each) for each in those if each.rule.is_visible(vos) and _is_limit(each)]
+        shares[scopes.parse_site(name)] += map(_floor, floors.list_standings(those))
         for site in sites if name == ALL_SITES else (scopes.parse_site(name),):
             visible[site] += shown_limits
     downtimes = defaultdict[str, list[DowntimeAnswer]](list)
@@ -369,6 +391,7 @@ def _list_states(
             downtimes=downtimes[fold(site)],
             throttles=throttled[site],
             limits=visible[site],
+            floors=sorted(shares[site], key=lambda each: each.vo),
             job_types=handled[site],
         )
         for site in sites
@@ -394,6 +417,22 @@ def _throttle(standing: ThrottleStanding, reserved: Sequence[Reservation]) -> Th
         advertised_at=scope.advertised_at,
         taken_at=scope.taken_at,
         advertisement=None if scope.advertised is None else dict(scope.advertised),
+    )
+
+
+def _is_limit(condition: PlaceCondition) -> bool:
+    """Whether a condition bounds something, and does not only count for floors."""
+    return isinstance(condition, DelayBucket) or condition.limit.is_bound
+
+
+def _floor(standing: FloorStanding) -> FloorAnswer:
+    return FloorAnswer(
+        vo=standing.vo,
+        floor_cores=standing.floor.cores,
+        floor_percent=standing.floor.percent,
+        cores=standing.cores,
+        total=standing.total,
+        is_below=standing.is_below,
     )
 
 

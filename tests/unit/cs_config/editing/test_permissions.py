@@ -155,6 +155,36 @@ def test_a_vo_lowers_its_limit_of_pilots_and_never_lifts_it():
     assert proposed(CMS, {f"{LONG}/VOs/cms/Cores": 10**6}).differences
 
 
+def _with_floors(change: dict[str, object]) -> Proposal:
+    text = TEXT.replace(
+        "      VO: [cms, dune]\n", "      VO: [cms, dune]\n      Floors: {cms: 30%, dune: 20}\n"
+    )
+    config = validate.parse(text, "test.yaml", 3)
+    return proposals.propose_edits(config, config, patch.read_edits(change, ()), CMS)
+
+
+@pytest.mark.parametrize("given", ["29%", "12.5%", "0%"])
+def test_a_vo_gives_up_some_of_its_floor(given: str):
+    assert _with_floors({f"{SITE}/Floors/cms": given}).differences
+
+
+@pytest.mark.parametrize(("vo", "more"), [("cms", "31%"), ("cms", 1), ("dune", "1%"), ("dune", 5)])
+def test_a_vo_takes_no_floor_from_others(vo: str, more: object):
+    with pytest.raises(EditNotAllowed):
+        _with_floors({f"{SITE}/Floors/{vo}": more})
+
+
+def test_a_vo_gives_itself_no_floor():
+    other = SITE.replace("LCG.A.org", "LCG.B.org")
+    for change in (
+        {f"{other}/Floors/cms": 1},
+        {f"{other}/Floors": {"cms": 1}},
+        {f"{SITE}/Floors": {"cms": 9}},
+    ):
+        with pytest.raises(EditNotAllowed):
+            _with_floors(change)
+
+
 #: Options of its own jobs, which a VO sets to any allowed value.
 OPTIONS_OF_VO = {
     "JobTypes",

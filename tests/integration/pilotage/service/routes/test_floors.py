@@ -1,0 +1,117 @@
+"""Floors of a site over HTTP, on its page, by a command and in explanations, as matching keeps to them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pilotage.cli import application
+from tests.integration.pilotage.service.pages.test_access import session
+from tests.support.service import Service
+
+SITE = "LCG.A.org"
+QUEUE = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6}
+CONFIG = """
+Resources:
+  Sites:
+    LCG.A.org:
+      Floors: {cms: 2, dune: 25%}
+      CEs: {ce1: {Queues: {long: {CPUTime: 1000000}}}}
+Registry:
+  VO: {cms: {}, dune: {}}
+  Groups: {cms_user: {VO: cms}, dune_user: {VO: dune}}
+"""
+pytestmark = pytest.mark.config(CONFIG)
+
+
+def _floors(service: Service, role: str, **who: str) -> dict[str, Any]:
+    answer = service.as_role(role, **who).get(f"/api/v1/sites/{SITE}")
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["limits"] == [], "what is counted for floors only is no limit"
+    return {each["vo"]: each for each in answer.json()["floors"]}
+
+
+def _why(service: Service, vo: str, job: int) -> str:
+    return str(service.user(vo=vo).get(f"/api/v1/jobs/{job}/explain").json()["now"])
+
+
+def _take(service: Service, number: int) -> list[str]:
+    """The VOs of jobs for requests that may serve both."""
+    pilot = service.operator()
+    answers = [pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json() for _ in range(number)]
+    given = [each["job_id"] for answer in answers for each in answer["matches"]]
+    return [pilot.get(f"/api/v1/jobs/{each}").json()["vo"] for each in given]
+
+
+def test_floors_are_shown_with_what_vos_have_and_with_the_reason_why_a_job_comes_later(
+    service: Service,
+) -> None:
+    [*_, last] = service.submit(*[{"Executable": "x"}] * 5, vo="dune")
+    before = _floors(service, "vo_admin", vo="dune", user="lead")
+    assert (before["cms"]["is_below"], before["cms"]["waiting"]) == (True, None), "that is for cms to see"
+    assert before["dune"] == {
+        "vo": "dune",
+        "floor_cores": None,
+        "floor_percent": 25.0,
+        "cores": 0,
+        "total": 0,
+        "is_below": True,
+        "waiting": 5,
+    }
+    assert _take(service, 1) == ["dune"]
+    assert "is kept for cms" not in _why(service, "dune", last), "it has no work: all is lent"
+    service.submit(*[{"Executable": "x"}] * 4)
+    found = _why(service, "dune", last)
+    has = f"it has 0 cores at {SITE}, its floor is 2 cores, and 4 waiting jobs fit"
+    assert f"{SITE} is kept for cms before others: {has}; no pilot of it waits there, so only pilots" in found
+    assert _take(service, 2) == ["cms", "cms"]
+    assert "is kept for cms" not in _why(service, "dune", last)
+    of_cms = _floors(service, "site_admin", site=SITE)["cms"]
+    assert (of_cms["cores"], of_cms["total"], of_cms["is_below"], of_cms["waiting"]) == (2, 3, False, 2)
+
+
+def test_the_page_of_the_site_and_the_command_show_floors(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.submit({"Executable": "x"})
+    with session(service, "vo_admin", vo="cms", user="lead") as browser:
+        page = browser.get(f"/sites/{SITE}").text
+    assert "What each VO has at least" in page
+    assert "comes first" in page
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    monkeypatch.setenv("PILOTAGE_URL", service.url)
+    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
+    for words, status, texts in (
+        (["--site", SITE], 0, ("cms", "2 cores", "comes first", "25 %")),
+        (["--site", SITE, "--vo", "cms"], 2, ("give one of them",)),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            application.main(["share", "show", *words])
+        said = capsys.readouterr()
+        assert ended.value.code == status
+        assert all(text in said.out + said.err for text in texts)
+
+
+def test_a_vo_admin_gives_up_some_of_the_floor_and_takes_no_more(service: Service) -> None:
+    admin = service.as_role("vo_admin", vo="cms", user="lead")
+    path = f"Resources/Sites/{SITE}/Floors/cms"
+    for value, status in ((1, 200), (2, 403)):
+        version = service.parts.live.current.version
+        body = {"set": {path: value}, "message": "a quiet week"}
+        answer = admin.patch("/api/v1/config", json=body, headers={"If-Match": str(version)})
+        assert answer.status_code == status, answer.text
+    assert "a VO sets no more than the site, 1 core" in answer.text
+    assert _floors(service, "vo_admin", vo="cms", user="lead")["cms"]["floor_cores"] == 1
+
+
+def test_a_preview_names_the_vo_that_a_site_would_be_kept_for(service: Service) -> None:
+    service.submit(*[{"Executable": "x"}] * 3)
+    assert _take(service, 2) == ["cms", "cms"]
+    admin = service.as_role("site_admin", site=SITE)
+    path = f"Resources/Sites/{SITE}/Floors/cms"
+    for value, closed in ((3, [SITE]), (2, [])):
+        answer = admin.post("/api/v1/config/preview", json={"set": {path: value}}).json()
+        assert [each["scope"] for each in answer["closed"]] == closed
+        if closed:
+            has = "it has 2 cores at LCG.A.org, its floor is 3 cores, and 1 waiting job fits"
+            assert answer["closed"][0]["why"] == f"kept for cms before others: {has}"
