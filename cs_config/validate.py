@@ -1,6 +1,7 @@
 """Validation: converts a text to a configuration, or to the list of its problems."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -9,11 +10,14 @@ from cs_config import gc_tuning
 from cs_config.errors import ConfigError, one_problem
 from cs_config.options import bounds, operations, place_limits, registry
 from cs_config.options.options import VoOptions
+from cs_config.options.place_limits import RunningLimit
 from cs_config.source import yaml_reader
 from cs_config.source.sections import Leaf, LineOrigins, Section
 from cs_config.source.yaml_reader import YamlReading
 from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
+from cs_config.tree.inheritance import Level
+from cs_config.tree.resources import ResourceReader
 from requirements.errors import Problem, did_you_mean
 from requirements.values import fold
 
@@ -117,9 +121,10 @@ def report(
     }
     lone_times = expiry.warn_of_lone_times(tree.nodes.values())
     idle_limits = islice(_warn_of_idle_limits(root, known, file), _MOST_LIMITS)
+    large_floors = _warn_of_large_floors(tree, file)
     too_long = [each for each in seen.excesses if kept is not None and each.path not in kept]
     known_too_long = [each for each in seen.excesses if each not in too_long]
-    warnings = (*known_too_long, *seen.warnings, *lone_times, *misspelled_vos, *idle_limits)
+    warnings = (*known_too_long, *seen.warnings, *lone_times, *misspelled_vos, *idle_limits, *large_floors)
     wrong = (*wrong_levels, *options.problems, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *seen.errors, *too_long]
     if errors:
@@ -178,6 +183,29 @@ def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], fi
         if suggestion or attribute in _MUST_BE_KNOWN:
             message = f"nothing else in the configuration names this {attribute}"
             yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=line)
+
+
+def _warn_of_large_floors(tree: ResourceReader, file: str) -> Iterator[Problem]:
+    """Floors of a site that are more cores than its queues take, where all of them state how many pilots."""
+    floors: Counter[str] = Counter()
+    for each in tree.limits:
+        if isinstance(each, RunningLimit) and each.floor is not None and each.floor.cores is not None:
+            floors[each.scope] += each.floor.cores
+    for site, cores in floors.items():
+        queues = [levels for address, levels in tree.queues.items() if address.site == site]
+        slots = [_find_number(levels, "maxtotaljobs", None) for levels in queues]
+        sizes = [_find_number(levels, "numberofprocessors", 1) for levels in queues]
+        most = sum(number * size for number, size in zip(slots, sizes, strict=True) if number and size)
+        if slots and None not in slots and cores > most:
+            message = f"the floors are {cores} cores together, pilots of its queues have {most} at most"
+            hint = " (MaxTotalJobs, NumberOfProcessors)"
+            yield Problem(path=f"Resources/Sites/{site}/Floors", message=message + hint, file=file, line=None)
+
+
+def _find_number(levels: Sequence[Level], name: str, default: int | None) -> int | None:
+    """A number that the levels of a queue state for all VOs, the deepest first."""
+    stated = next((found for level in reversed(levels) if (found := level.plain.get(name))), None)
+    return default if stated is None or not isinstance(stated.value, int) else stated.value
 
 
 def _find_limits(root: Section) -> Iterator[tuple[str, str, str, int]]:

@@ -395,3 +395,30 @@ def test_a_rule_that_is_only_equal_to_a_valid_one_is_wrong_all_the_same(wrong: s
     text = RULES.replace("Clamp: true" if name == "Clamp" else "MaxInputData: 1", wrong)
     with pytest.raises(ConfigError, match=name):
         validate.parse(text, earlier=validate.parse(RULES))
+
+
+@pytest.mark.parametrize(
+    ("floors", "is_warned"), [("cms: 40, dune: 9", True), ("cms: 40, dune: 8", False), ("cms: 90%", False)]
+)
+def test_floors_beyond_what_pilots_of_all_queues_have_are_warned_of(floors: str, is_warned: bool) -> None:
+    text = f"""
+Resources:
+  Sites:
+    LCG.A.org:
+      MaxTotalJobs: 8
+      Floors: {{{floors}}}
+      CEs: {{ce1: {{Queues: {{long: {{NumberOfProcessors: 4}}, short: {{MaxTotalJobs: 16}}}}}}}}
+Registry: {{VO: {{cms: {{}}, dune: {{}}}}}}
+"""
+    warnings = [str(each) for each in validate.report(text, "r.yaml").warnings]
+    said = "the floors are 49 cores together, pilots of its queues have 48 at most"
+    assert any(said in each for each in warnings) is is_warned
+    unstated = text.replace("      MaxTotalJobs: 8\n", "")
+    assert not any("the floors are" in str(each) for each in validate.report(unstated, "r.yaml").warnings)
+
+
+def test_a_floor_of_an_unknown_vo_is_warned_of() -> None:
+    text = "Resources: {Sites: {LCG.A.org: {Floors: {cmss: 5}, CEs: {}}}}\nRegistry: {VO: {cms: {}}}\n"
+    [warning] = validate.report(text, "r.yaml").warnings
+    assert "Resources/Sites/LCG.A.org/Floors/cmss" in str(warning)
+    assert "did you mean cms?" in str(warning)
