@@ -123,16 +123,19 @@ def list_closed_places(
             is_new = (each.rule.stored_vo, each.rule.limit) not in rules.get(scope, ())
             if is_new and each.full and each.rule.is_visible(vos):
                 yield ClosedPlace(scope=scope, why=each.why)
-    yield from _list_kept(conn, proposal, now)
+    yield from _list_kept(conn, proposal, vos=vos, now=now)
 
 
-def _list_kept(conn: Connection, proposal: Proposal, now: datetime) -> Iterator[ClosedPlace]:
-    """The sites that would be kept for a VO, by a floor that is new or larger than what it has."""
+def _list_kept(
+    conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
+) -> Iterator[ClosedPlace]:
+    """The sites that would be kept for one of these VOs (None: any), by a floor that is new or changed."""
     before, after = (floors.list_floors(each) for each in (proposal.before, proposal.after))
     changed = {key for key, floor in after.items() if before.get(key) != floor}
     sites = {site for site, _ in changed}
     for each in kept_for_floors.read_standings(conn, proposal.after, sites, now):
-        if each.is_below and (each.site, each.vo) in changed:
+        is_visible = vos is None or each.vo in vos
+        if is_visible and each.is_below and (each.site, each.vo) in changed:
             number = kept_for_floors.count_fitting(conn, proposal.after, each.vo, each.site)
             if number:
                 yield ClosedPlace(scope=each.site, why=kept_for_floors.describe(each, number))
