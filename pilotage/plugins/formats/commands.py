@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Group
@@ -56,6 +56,9 @@ class ImportOutcome:
     preview: Answer | None  #: None: compared with a file, nothing changes, or the caller may not change
 
 
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
 def _import_files(
     format_name: str,
     files: Sequence[Path],
@@ -84,7 +87,9 @@ def _import_texts(
     except ValueError as error:
         raise CommandRefused(str(error)) from None
     config = edit.configuration_from(wanted.against, service)
-    found = propose(config, texts, site=site)
+    # Of editors of Windows.
+    read = {file: text.removeprefix(_BYTE_ORDER_MARK) for file, text in texts.items()}
+    found = propose(config, read, site=site)
     outcome = ImportOutcome(applied=False, version=config.version, preview=None)
     if wanted.against is None and found.proposal.differences:
         outcome = _preview_and_store(found.proposal, name, wanted, service)

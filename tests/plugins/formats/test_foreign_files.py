@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -18,6 +19,9 @@ from cs_config.formats.importers import Importer
 from cs_config.versions.store import NOTHING
 from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory, glue2
 from tests.conftest import ROOT
+from tests.support.commands import Run, run
+
+__all__ = ["run"]
 
 FILES = ROOT / "tests/data/foreign"
 
@@ -141,3 +145,21 @@ def test_no_key_of_a_file_goes_without_a_word(file: str) -> None:
         if not name.startswith(sections) and imported(importer, file, changed) == (tree, notes)
     }
     assert without_effect == SAID_TWICE.get(file, frozenset())
+
+
+@pytest.mark.parametrize("file", IMPORTS)
+def test_a_file_of_windows_is_read_as_the_same(run: Run, tmp_path: Path, file: str) -> None:
+    tree, name = tmp_path / "resources.yaml", file.partition("_")[0]
+    tree.write_text("Resources: {}\n")
+    command = {"bdii": "glue2", "factory": "osg", "dirac": "dirac", "ce": "classad"}[name]
+    site = ("--site", "LCG.Example.org") if command == "classad" else ()
+    text = (FILES / file).read_text()
+    shown = []
+    for number, content in enumerate((text, "\ufeff" + text.replace("\n", "\r\n"))):
+        there = tmp_path / str(number) / file
+        there.parent.mkdir()
+        there.write_bytes(content.encode())
+        status, out, err = run("config", "import", command, there, *site, "--file", tree, "--yaml")
+        shown.append((status, out, err.replace(str(there), file)))
+    assert shown[0][0] == 0
+    assert shown[1] == shown[0]
