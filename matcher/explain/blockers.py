@@ -212,7 +212,7 @@ class JobSituation:
     now: datetime
 
 
-class Hold(str):
+class HoldingText(str):
     """A text of a check whose cause alone keeps the job from every pilot now."""
 
 
@@ -243,20 +243,20 @@ def _optimizers(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if job is None or job.status is JobStatus.WAITING:
         return
     if job.status is not JobStatus.CHECKING:
-        yield Hold("the optimizers have not processed it yet")
+        yield HoldingText("the optimizers have not processed it yet")
         return
     kept_for = withheld.find_reason(job)
     if kept_for == withheld.DEPENDENCIES:
         parents = dependencies.list_parents(conn, [job.job_id])[job.job_id]
-        yield Hold(dependencies.describe_waiting(parents))
+        yield HoldingText(dependencies.describe_waiting(parents))
         return
     if kept_for is not None:
         since = f"{job.updated_at:%Y-%m-%d %H:%M} UTC"
         remedy = kept_for.remedy.format(job_id=job.job_id)
-        yield Hold(f"{kept_for.minor.lower()} {job.application_status} since {since}: {remedy}")
+        yield HoldingText(f"{kept_for.minor.lower()} {job.application_status} since {since}: {remedy}")
         return
     until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
-    yield Hold(f"held by the optimizers: {job.application_status or job.minor_status}{until}")
+    yield HoldingText(f"held by the optimizers: {job.application_status or job.minor_status}{until}")
 
 
 def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -340,7 +340,7 @@ def _job_managers(conn: Connection, situation: JobSituation) -> Iterator[str]:
     handled = [each for each in known if not each.stale and survey.within(each.scope) & eligible]
     if not any(managed & rules.fold_names(each.job_types) for each in handled):
         others = "; ".join(f"{', '.join(each.job_types)} at {each.scope}" for each in handled[:_MOST_NAMED])
-        yield Hold(
+        yield HoldingText(
             f"only a gateway takes jobs of type {', '.join(sorted(asked.job_types))}, and none at "
             f"the {format_count(eligible.bit_count(), 'eligible queue')} handles it now; "
             f"handled: {others or 'no type'}"
@@ -485,7 +485,9 @@ def _pilots(conn: Connection, situation: JobSituation) -> Iterator[str]:
     total, minutes = sum(each.asked for each in seen.values()), LATELY // timedelta(minutes=1)
     if not asked:
         others = f"; {total} did from other queues" if total else ""
-        yield Hold(f"no pilot of an eligible queue has requested work in the last {minutes} minutes{others}")
+        yield HoldingText(
+            f"no pilot of an eligible queue has requested work in the last {minutes} minutes{others}"
+        )
     else:
         yield f"{_format_pilots(asked)} of eligible queues requested work in the last {minutes} minutes"
     if coming:
@@ -515,7 +517,7 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     blocked = list(list_blocked_queues(conn, situation.config, job, asked, survey, eligible, now))
     closed = reduce(or_, (here for here, _ in blocked), 0)
     texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: -each[0])
-    wrap = Hold if closed == eligible else str
+    wrap = HoldingText if closed == eligible else str
     yield from (wrap(text) for _, text in texts[:_MOST_NAMED])
     if len(texts) > _MOST_NAMED:
         others = format_count(len(texts) - _MOST_NAMED, "other place is", "other places are")

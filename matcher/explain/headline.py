@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matcher.explain.blockers import Hold
+from matcher.explain.blockers import HoldingText
 from requirements.errors import format_count
 from requirements.states import PREPARING, JobStatus
 
@@ -29,7 +29,7 @@ def summarize(
     fits = _describe_fit(eligible, candidates)
     if not candidates or not eligible:
         return Headline(text=f"{fits}.", is_held=True)
-    if hold := next((each for each in obstacles if isinstance(each, Hold)), None):
+    if hold := next((each for each in obstacles if isinstance(each, HoldingText)), None):
         return Headline(text=f"{fits}, but {hold}.", is_held=True)
     now = f"; {open_:,} of them {'is' if open_ == 1 else 'are'} open now" if open_ < eligible else ""
     return Headline(text=f"{fits}{now}.", is_held=False)

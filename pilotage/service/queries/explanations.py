@@ -28,7 +28,7 @@ from matcher.explain import (
     unseen_hardware,
     work_budget,
 )
-from matcher.explain.blockers import Hold, JobSituation, list_blockers
+from matcher.explain.blockers import HoldingText, JobSituation, list_blockers
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
@@ -178,7 +178,10 @@ def explain_job(
     better = explanation.suggest_changes(whole, vo, demand, effort, closed=closed)
     helpless = found.candidate_queues and not found.eligible_queues and not better
     splits = eligible_queues.split_decisions(config, whole, vo, demand) if forwarding else None
-    obstacles = [*([Hold(question.trouble)] if question.trouble else []), *list_blockers(conn, situation)]
+    obstacles = [
+        *([HoldingText(question.trouble)] if question.trouble else []),
+        *list_blockers(conn, situation),
+    ]
     open_queues = (situation.eligible & ~closed).bit_count()
     is_to_start = job is not None and job.status is JobStatus.WAITING and situation.eligible
     first = headline.summarize(

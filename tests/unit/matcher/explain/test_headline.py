@@ -3,7 +3,7 @@
 import pytest
 
 from matcher.explain import headline
-from matcher.explain.blockers import Hold
+from matcher.explain.blockers import HoldingText
 from requirements.states import JobStatus
 
 
@@ -21,7 +21,7 @@ from requirements.states import JobStatus
         (
             JobStatus.WAITING,
             (21, 0, 210),
-            ["it is in tier 2", Hold("A is throttled (62 of 50)"), Hold("no pilot came")],
+            ["it is in tier 2", HoldingText("A is throttled (62 of 50)"), HoldingText("no pilot came")],
             "21 of the 210 queues that its VO may use fit, but A is throttled (62 of 50).",
             True,
         ),
