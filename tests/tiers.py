@@ -142,6 +142,11 @@ GROUPS = (
         sources=("README.md", "docs/", "deploy/", "examples/", "pilotage/cli/"),
     ),
     Group(
+        name="workflow systems",
+        files=("tests/acceptance/test_workflow_systems.py",),
+        sources=("packages/", "pilotage/client/"),
+    ),
+    Group(
         name="image",
         files=("tests/acceptance/test_image.py", "tests/acceptance/test_release.py"),
         sources=("deploy/",),
