@@ -102,7 +102,7 @@ class FloorAnswer(AnswerModel):
     floor_percent: float | None = Field(description="Of the cores of all jobs there; null: cores.")
     cores: int = Field(description="Cores of its jobs there now.")
     total: int = Field(description="Cores of all jobs there now that are counted for floors.")
-    is_below: bool = Field(description="It has less: its jobs come first with pilots that serve several VOs.")
+    is_below: bool = Field(description="It has less: its jobs come first, if it has some that fit.")
     waiting: int | None = Field(
         default=None,
         description="Its waiting jobs that the site could run; null in lists of sites, and if not yours.",
