@@ -1,5 +1,8 @@
 """Priority agent: updates the weights of task queues from shares, usage and waiting jobs.
 
+In VOs that keep scarce slots for those who have no other (`JobScheduling/Scarcity`) it also counts with all
+weights the slots that came lately where the jobs of each task queue may run.
+
 All weights are recomputed every two minutes and when the configuration changes. A task queue that got its
 first jobs is found in the change feed, and its VO is recomputed in the next cycle, a second or two later;
 until then it has its last weight, or 1 if it is new. Only differences are written.
@@ -7,7 +10,8 @@ until then it has its last weight, or 1 if it is new. Only differences are writt
 Source: DIRAC's TaskQueuesAgent.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isclose
@@ -18,16 +22,21 @@ from sqlalchemy import Connection, Engine
 from agents import leader
 from agents.effective_shares import EffectiveShares, UsageCache
 from agents.leader import Leadership
+from cs_config.options.operations import options_for
+from cs_config.options.options import Scarcity
 from cs_config.tree.configuration import Configuration
+from matcher import slot_supply
 from taskqueue.db import database
 from taskqueue.task_queues import change_feed, priorities
-from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied
+from taskqueue.task_queues.priorities import FamilyCache, NewlyOccupied, Weight, WeightedTaskQueue
 
 NAME: Final = "priorities"
 #: Time between two recomputations of all weights.
 INTERVAL: Final = timedelta(seconds=120)
 #: Largest relative difference of weights that count as equal.
 _SAME: Final = 1e-6
+#: The same of numbers of slots.
+_SAME_SUPPLY: Final = 0.05
 #: Task queues in one transaction: submission of jobs to them waits until it ends.
 _BATCH_SIZE: Final = 1000
 
@@ -57,12 +66,21 @@ class FeedCursor:
     broken: frozenset[str] = frozenset()  #: VOs whose last recomputation failed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSupply:
+    """Slots that came lately for the jobs of one VO."""
+
+    at: datetime  #: when they were counted
+    of_classes: Mapping[str, int]  #: by the digest of the class
+
+
 @dataclass(slots=True)
 class PriorityState:
     """State that a process keeps between cycles; without it, the next cycle recomputes everything."""
 
     history: UsageCache = field(default_factory=UsageCache)
     families: FamilyCache = field(default_factory=FamilyCache)
+    supplies: dict[str, SlotSupply] = field(default_factory=dict)  #: of VOs with scarcity
     cursor: FeedCursor | None = None
 
 
@@ -80,11 +98,11 @@ def cycle(
             vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
         if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
             # They may hold commits that were lost.
-            memory.history, memory.families = UsageCache(), FamilyCache()
+            memory.history, memory.families, memory.supplies = UsageCache(), FamilyCache(), {}
         results = leadership.serve_each(
             vos,
             lambda vo: _update_weights(
-                leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory.families
+                leadership, EffectiveShares(config=config, vo=vo, history=memory.history), memory
             ),
         )
         # After the writes, so that a failed cycle is repeated.
@@ -125,16 +143,16 @@ def _is_whole_due(last: FeedCursor, config: Configuration, leadership: Leadershi
 
 
 def _update_weights(
-    leadership: Leadership, holders: EffectiveShares, families: FamilyCache
+    leadership: Leadership, holders: EffectiveShares, memory: PriorityState
 ) -> tuple[int, int]:
     """Return how many task queues of a VO have jobs, and how many of their weights changed."""
     with database.reading(leadership.engine) as conn:
-        waiting = priorities.list_weighted(conn, holders.vo, families)
-        weights = holders.split(conn, [each.demand for each in waiting], now=leadership.now).weights
+        waiting = priorities.list_weighted(conn, holders.vo, memory.families)
+        split = holders.split(conn, [each.demand for each in waiting], now=leadership.now).weights
+        supplies = _list_supplies(_count_slots(conn, holders, memory, leadership.now), waiting)
+    weights = {number: Weight(weight, supplies.get(number)) for number, weight in split.items()}
     different = [
-        each.demand
-        for each in waiting
-        if not isclose(weights[each.demand.task_queue_id], each.weight, rel_tol=_SAME)
+        each.demand for each in waiting if not _is_same(weights[each.demand.task_queue_id], each.weight)
     ]
     for start in range(0, len(different), _BATCH_SIZE):
         some = different[start : start + _BATCH_SIZE]
@@ -143,3 +161,36 @@ def _update_weights(
             groups = {each.owner_group for each in some}
             priorities.store_weights(conn, new, owner_groups=groups, now=leadership.now)
     return len(waiting), len(different)
+
+
+def _count_slots(
+    conn: Connection, holders: EffectiveShares, memory: PriorityState, now: datetime
+) -> Mapping[str, int]:
+    """Slots for each class of a VO, counted anew with all weights; none where it does not keep them."""
+    config, vo = holders.config, holders.vo
+    if options_for(config, vo).job_scheduling.scarcity is Scarcity.OFF:
+        return {}
+    known = memory.supplies.get(vo)
+    if known is None or not known.at <= now < known.at + INTERVAL:
+        known = SlotSupply(at=now, of_classes=slot_supply.count_slots(conn, config, vo, now=now))
+        memory.supplies[vo] = known
+    return known.of_classes
+
+
+def _list_supplies(of_classes: Mapping[str, int], waiting: Sequence[WeightedTaskQueue]) -> Mapping[int, int]:
+    """Slots by task queue; none of owners whose jobs differ in priority: that is their own order."""
+    raw: defaultdict[tuple[str, str], set[float]] = defaultdict(set)
+    for each in waiting:
+        raw[each.demand.owner_group, each.demand.owner].add(each.demand.raw)
+    return {
+        each.demand.task_queue_id: of_classes[each.digest]
+        for each in waiting
+        if each.digest in of_classes and len(raw[each.demand.owner_group, each.demand.owner]) == 1
+    }
+
+
+def _is_same(new: Weight, stored: Weight) -> bool:
+    if (new.supply is None) != (stored.supply is None):
+        return False
+    close = isclose(new.supply or 0, stored.supply or 0, rel_tol=_SAME_SUPPLY)
+    return close and isclose(new.priority, stored.priority, rel_tol=_SAME)

@@ -13,8 +13,6 @@ from taskqueue import day_record
 from taskqueue.day_record import Seen, Series, Subject
 from taskqueue.db import database
 
-#: The answer that has jobs; others are the words for why there are none.
-MATCHED: Final = "matched"
 #: Places, VOs and answers of one process and minute; what comes beyond them is not recorded.
 _MOST: Final = 20_000
 
@@ -39,7 +37,7 @@ class AnswerRecorder:
         ce, queue = place.ce, place.queue
         if not config.knows(QueueAddress(site=place.site, ce=ce, queue=queue)):
             ce = queue = ""
-        key = place.site, ce, queue, vos, answer or MATCHED
+        key = place.site, ce, queue, vos, answer or day_record.MATCHED
         if key in self._answered or (len(self._answered) < _MOST and place.site in config.sites):
             self._answered[key] += 1
 

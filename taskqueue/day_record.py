@@ -30,6 +30,8 @@ class Series(StrEnum):
     CONFIGURATION = "configuration"  #: version in force, and with it limits and delays: none
 
 
+#: The answer that has jobs; others are the words for why there are none.
+MATCHED: Final = "matched"
 #: Names of a subject: those that its series states.
 Subject: TypeAlias = tuple[str, ...]
 #: Bytes of a row: sixty advertisements of a kilobyte. A minute for which it has no room is not recorded.

@@ -413,6 +413,13 @@ class ShareCorrection(Options):
         return tuple(self.time_slices.values()) or (TimeSlice(),)
 
 
+class Scarcity(StrEnum):
+    """For whom slots are kept that others of the same owner's jobs do not need."""
+
+    OFF = "off"
+    OWNER = "owner"  #: jobs of the owner whose turn it is
+
+
 class JobSchedulingOptions(Options):
     """Scheduling: preparation, order of service, and rescheduling of lost jobs."""
 
@@ -450,6 +457,9 @@ class JobSchedulingOptions(Options):
     """File with the replicas of input data."""
     enable_user_priority: bool = True
     """Whether the `Priority` of a job counts; if not: first in, first out, inside a share."""
+    scarcity: Annotated[Scarcity, Field(strict=False)] = Scarcity.OFF
+    """`owner`: of an owner's jobs that a slot could run, those first for which clearly fewer slots came in
+    the last six hours. Shares of owners stay, and the order of jobs of an owner who states priorities."""
     enable_shares_correction: bool = False
     """Give more to groups or owners that used less than their share lately, and less to the others."""
     share_corrections: Annotated[

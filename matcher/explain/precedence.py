@@ -1,7 +1,8 @@
 """Which of two jobs comes first for a pilot that can run both, and what decides that.
 
 The rules are those of a request for work (`matcher.index.waiting.draw_candidates`), applied to two jobs:
-tiers and weights of job types, then the weights of task queues; within one, the order of claims.
+tiers and weights of job types, then slots of one owner that are scarce, then the weights of task queues;
+within one, the order of claims.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from math import inf, log
 
 from cs_config.options import job_tiers
 from cs_config.options.job_tiers import JobTiers
-from matcher.index import sampling
+from matcher.index import sampling, scarcity
 from taskqueue.task_queues.shares import ShareHolder, ShareSplit
 from taskqueue.task_queues.task_queues import TaskQueue
 
@@ -27,6 +28,7 @@ class DecidingRule(StrEnum):
     SUBMISSION = "submission"  #: first in, first out, within a task queue
     TIER = "tier"  #: of the job type
     TYPE = "type"  #: the weight of the job type within its tier
+    SUPPLY = "supply"  #: slots that came lately, of task queues of one owner
     WEIGHT = "weight"  #: of the task queue, from shares
 
 
@@ -88,6 +90,8 @@ def decide(first: Contender, second: Contender, tiers: JobTiers) -> Precedence:
         weight, other_weight = map(tiers[number - 1].find_weight, types)
         if types[0] != types[1]:
             return Precedence(DecidingRule.TYPE, weight / (weight + other_weight))
+    if scarcity.is_scarcer(one, other) or scarcity.is_scarcer(other, one):
+        return Precedence(DecidingRule.SUPPLY, float(scarcity.is_scarcer(one, other)))
     return Precedence(DecidingRule.WEIGHT, sampling.compute_chance(one, other))
 
 
@@ -202,6 +206,11 @@ def _explain(rule: DecidingRule, ahead: Contender, behind: Contender, tiers: Job
             return f"both are in one task queue, with priorities {ahead.priority:g} and {behind.priority:g}"
         case DecidingRule.SUBMISSION:
             return "both are in one task queue with equal priorities: first in, first out"
+        case DecidingRule.SUPPLY:
+            return (
+                f"fewer slots come where it may run, {ahead.task_queue.supply} in the last six hours, than "
+                f"for job {behind.job_id} of the same owner, {behind.task_queue.supply} (Scarcity)"
+            )
         case DecidingRule.WEIGHT:
             weights = [each.task_queue.priority for each in (ahead, behind)]
             return "chance decides by the weights of task queues, {:.4g} and {:.4g}".format(*weights)

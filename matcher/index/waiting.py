@@ -21,13 +21,15 @@ from sqlalchemy import Connection
 from cs_config.cache import Cache
 from cs_config.options.job_tiers import JobTiers
 from matcher import rules
-from matcher.index import sampling
+from matcher.index import sampling, scarcity
 from matcher.index.requirement_class_index import ClassIndex
-from matcher.index.sampling import CumulativeWeights, TaskQueueSampler
+from matcher.index.sampling import CumulativeWeights, Fits, TaskQueueSampler
+from matcher.index.scarcity import ScarcityOrder
 from matcher.index.type_order import TypeSelection, draw_selections
 from requirements.resource import Resource
 from taskqueue.db.sql import FIRST_BATCH
 from taskqueue.task_queues import change_feed, priorities, task_queues
+from taskqueue.task_queues.priorities import Weight
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: Cached resources.
@@ -51,7 +53,7 @@ class IndexChanges:
     position: change_feed.FeedPosition  #: in the feed, after these changes
     checked: frozenset[int] = frozenset()  #: task queues that were read again
     occupied: Sequence[TaskQueue] = ()  #: those of them that have jobs
-    weights: Mapping[int, float] = field(default_factory=dict)  #: by task queue
+    weights: Mapping[int, Weight] = field(default_factory=dict)  #: by task queue
     mapped_vos: frozenset[str] = frozenset()  #: VOs whose mapping changed
 
 
@@ -61,6 +63,7 @@ class WaitingIndex:
     def __init__(self) -> None:
         self._index = ClassIndex()
         self._sampler = TaskQueueSampler()
+        self._scarcity = ScarcityOrder()
         self._by_id: dict[int, TaskQueue] = {}
         self._of_class: defaultdict[int, dict[int, TaskQueue]] = defaultdict(dict)
         self._weights: Cache[_Wanted, CumulativeWeights] = Cache(_CACHED)
@@ -149,11 +152,7 @@ class WaitingIndex:
         """A random matching task queue by weight; None: there is none."""
         mask = self._index.mask(resource, pools, selection)
         if mask.bit_count() > _FEW:
-            is_in, is_open = self._index.is_in, rules.accepts_all_owners(resource)
-            found = self._sampler.draw(
-                random,
-                lambda each: is_in(mask, each.class_id) and (is_open or _owner_fits(each, resource)),
-            )
+            found = self._sampler.draw(random, self._fits(mask, resource))
             if found is not None:
                 return found
         known = self._find_weights(resource, pools, selection)
@@ -161,13 +160,27 @@ class WaitingIndex:
             return None
         return random.choices(known.task_queues, cum_weights=known.cumulative)[0]
 
-    def _update_weights(self, weights: Mapping[int, float]) -> None:
+    def list_scarcer(
+        self,
+        drawn: TaskQueue,
+        resource: Resource,
+        pools: frozenset[str],
+        selection: TypeSelection | None = None,
+    ) -> list[TaskQueue]:
+        """The matching task queues of the same owner that go before one that was drawn."""
+        fits = self._fits(self._index.mask(resource, pools, selection), resource)
+        return self._scarcity.list_scarcer(drawn, fits)
+
+    def _fits(self, mask: int, resource: Resource) -> Fits:
+        is_in, is_open = self._index.is_in, rules.accepts_all_owners(resource)
+        return lambda each: is_in(mask, each.class_id) and (is_open or _owner_fits(each, resource))
+
+    def _update_weights(self, weights: Mapping[int, Weight]) -> None:
         for task_queue_id, weight in weights.items():
             known = self._by_id.get(task_queue_id)
-            if known is not None and known.priority != weight:
-                self._weights.clear()
-                self._sampler.discard(known)
-                self._put(replace(known, priority=weight))
+            if known is not None and Weight(known.priority, known.supply) != weight:
+                self._take_out(known)
+                self._put(replace(known, priority=weight.priority, supply=weight.supply))
 
     def _add(self, each: TaskQueue) -> None:
         known = self._by_id.get(each.task_queue_id)
@@ -177,24 +190,30 @@ class WaitingIndex:
             self._discard(each.task_queue_id)
             known = None
         self.changed += 1
-        self._weights.clear()
         if known is not None:
-            self._sampler.discard(known)
+            self._take_out(known)
         self._put(each)
         self._index.add(each.class_id, each.requirement_class)
 
     def _put(self, each: TaskQueue) -> None:
         self._by_id[each.task_queue_id] = each
         self._of_class[each.class_id][each.task_queue_id] = each
+        self._weights.clear()
         self._sampler.add(each)
+        self._scarcity.add(each)
+
+    def _take_out(self, known: TaskQueue) -> None:
+        """Remove a task queue from the orders."""
+        self._weights.clear()
+        self._sampler.discard(known)
+        self._scarcity.discard(known)
 
     def _discard(self, task_queue_id: int) -> None:
         known = self._by_id.pop(task_queue_id, None)
         if known is None:
             return
         self.changed += 1
-        self._weights.clear()
-        self._sampler.discard(known)
+        self._take_out(known)
         siblings = self._of_class[known.class_id]
         del siblings[task_queue_id]
         if not siblings:
@@ -306,6 +325,11 @@ class Candidates(Sequence[TaskQueue]):
             others = [each for each in self._all if each.task_queue_id not in drawn]
             yield from sampling.draw_order(others, self._random)
 
+    def list_scarcer(self, drawn: TaskQueue) -> list[TaskQueue]:
+        """Those of the same owner that go before one that was drawn."""
+        with self._lock:
+            return self._waiting.list_scarcer(drawn, *self._request)
+
     def select(self, selection: TypeSelection) -> "Candidates":
         """Those of one selection."""
         resource, pools, _ = self._request
@@ -367,11 +391,10 @@ def draw_candidates(
         return chain(*(draw_candidates(each, random, tiers) for each in of_vos), others)
     if tiers:
         return _draw_by_types(task_queues, random, tiers)
-    return (
-        task_queues.iterate_in_order()
-        if isinstance(task_queues, Candidates)
-        else sampling.draw_order(task_queues, random)
-    )
+    if isinstance(task_queues, Candidates):
+        return scarcity.put_first(task_queues.iterate_in_order(), task_queues.list_scarcer)
+    drawn = sampling.draw_order(task_queues, random)
+    return scarcity.put_first(drawn, ScarcityOrder(task_queues).list_scarcer)
 
 
 def _draw_by_types(

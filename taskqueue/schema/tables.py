@@ -347,6 +347,7 @@ task_queues = _table(
     # True whenever the task queue has a waiting job; may stay true briefly after the last one was taken.
     Column("occupied", Boolean, nullable=False, server_default=true()),
     Column("changed_at", UtcTime, nullable=False),  # when `occupied` changed last
+    Column("supply", BigInteger),  # slots that came lately where its jobs may run; null: not counted
     UniqueConstraint("class_id", "owner_group", "owner"),
     Index("ix_task_queues_owner_group_owner", "owner_group", "owner"),
     sqlite_autoincrement=True,

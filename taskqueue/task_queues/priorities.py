@@ -39,7 +39,8 @@ _COUNTED = (
 WAITING = (
     select(
         *(task_queues.c.task_queue_id, task_queues.c.owner, task_queues.c.owner_group),
-        *(task_queues.c.priority, requirement_classes.c.digest, _COUNTED.c.user_priority, _COUNTED.c.jobs),
+        *(task_queues.c.priority, task_queues.c.supply, requirement_classes.c.digest),
+        *(_COUNTED.c.user_priority, _COUNTED.c.jobs),
     )
     .join(_COUNTED, _COUNTED.c.task_queue_id == task_queues.c.task_queue_id)
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
@@ -53,11 +54,19 @@ NEWLY_OCCUPIED = select(task_queues.c.task_queue_id, task_queues.c.vo, task_queu
 SET_WEIGHT = (
     update(task_queues)
     .where(task_queues.c.task_queue_id == bindparam("the_task_queue"))
-    .values(priority=bindparam("weight"))
+    .values(priority=bindparam("weight"), supply=bindparam("slots"))
 )
-WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority).where(
+WEIGHTS_OF_GROUPS = select(task_queues.c.task_queue_id, task_queues.c.priority, task_queues.c.supply).where(
     sql.is_listed(task_queues.c.owner_group), task_queues.c.occupied
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What the order of service knows of a task queue beside its class."""
+
+    priority: float  #: weight in the lottery
+    supply: int | None  #: slots that came lately where its jobs may run; None: not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +83,8 @@ class WeightedTaskQueue:
     """A task queue with jobs, and its stored weight."""
 
     demand: ShareDemand
-    weight: float
+    digest: str  #: of its class
+    weight: Weight
     jobs: int
 
 
@@ -128,7 +138,8 @@ def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[Weig
                 family=family_of[row.digest],
                 raw=shares.compute_raw_weight(jobs[row.task_queue_id]),
             ),
-            weight=row.priority,
+            digest=row.digest,
+            weight=Weight(row.priority, row.supply),
             jobs=sum(jobs[row.task_queue_id].values()),
         )
         for row in of_task_queue.values()
@@ -136,22 +147,25 @@ def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[Weig
 
 
 def store_weights(
-    conn: Connection, weights: Mapping[int, float], *, owner_groups: Collection[str], now: datetime
+    conn: Connection, weights: Mapping[int, Weight], *, owner_groups: Collection[str], now: datetime
 ) -> None:
     """Change weights of task queues of these groups, by id, and notify the matchers.
 
     Locks the task queues in order of their ids, as all transactions do.
     """
     if weights:
-        rows = [{"the_task_queue": each, "weight": weight} for each, weight in sorted(weights.items())]
+        rows = [
+            {"the_task_queue": number, "weight": weights[number].priority, "slots": weights[number].supply}
+            for number in sorted(weights)
+        ]
         conn.execute(SET_WEIGHT, rows)
         change_feed.append_changes(conn, change_feed.PRIORITY, owner_groups, now=now)
 
 
-def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, float]:
+def read_weights(conn: Connection, owner_groups: Collection[str]) -> Mapping[int, Weight]:
     """Weights of the groups' task queues that have jobs."""
     rows = conn.execute(WEIGHTS_OF_GROUPS, {"ids": sorted(owner_groups)})
-    return {row.task_queue_id: row.priority for row in rows}
+    return {row.task_queue_id: Weight(row.priority, row.supply) for row in rows}
 
 
 #: Without Deleted: such a job was counted when it ended.

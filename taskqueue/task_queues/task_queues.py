@@ -164,7 +164,8 @@ FIRST_IN = select(
 TASK_QUEUE_OF_JOB = select(waiting_jobs.c.task_queue_id).where(waiting_jobs.c.job_id == bindparam("job_id"))
 _SELECTED = select(
     *(task_queues.c.task_queue_id, task_queues.c.class_id, task_queues.c.vo, task_queues.c.owner),
-    *(task_queues.c.owner_group, task_queues.c.priority, requirement_classes.c.definition),
+    *(task_queues.c.owner_group, task_queues.c.priority, task_queues.c.supply),
+    requirement_classes.c.definition,
 ).join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
 AMONG = _SELECTED.where(sql.is_listed(task_queues.c.task_queue_id))
 OCCUPIED = _SELECTED.where(task_queues.c.occupied)
@@ -183,6 +184,8 @@ class TaskQueue:
     owner_group: str
     priority: float  #: weight in the lottery
     family: int  #: equal for members of a family (see `shares`); valid in this process only
+    #: Slots that came lately where its jobs may run; None: not counted, or its owner's priorities decide.
+    supply: int | None = None
 
 
 def hold_task_queues(conn: Connection, wanted: Sequence[TaskQueueKey], *, now: datetime) -> list[int]:
@@ -305,4 +308,5 @@ def _from_row(row: Row[*tuple[Any, ...]], requirement_class: RequirementClass) -
         owner_group=row.owner_group,
         priority=row.priority,
         family=hash((row.owner_group, row.owner, shares.derive_family(requirement_class))),
+        supply=row.supply,
     )

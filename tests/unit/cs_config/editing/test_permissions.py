@@ -196,6 +196,7 @@ OPTIONS_OF_VO = {
     *("JobScheduling/RescheduleDelays", "JobScheduling/EnableSharesCorrection", "JobScheduling/WaitingTTL"),
     *("JobScheduling/ShareCorrections", "JobScheduling/RunningLimit", "JobScheduling/MatchingDelay"),
     *("JobScheduling/UnseenHardwareDays", "JobScheduling/EnableUserPriority", "JobScheduling/JobPriorities"),
+    "JobScheduling/Scarcity",
     *("Pools/ByAddress", "Leases/StalledGrace", "Leases/RunOnTime", "DiracDoor/Moved"),
 }
 #: Options by which work is done again and again, which a VO sets to no less than the default.

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -66,6 +67,23 @@ def test_the_chance_is_that_of_the_matchers_draws(members: list[tuple[float, str
     drawn = _count_first(task_queues, tiers)
     # Five times the standard deviation of that many draws.
     assert drawn == pytest.approx(found.chance, abs=0.125 if 0 < found.chance < 1 else 0)
+
+
+def test_of_one_owner_the_job_with_fewer_slots_comes_first() -> None:
+    rare, common = (
+        replace(_task_queue(number, weight), owner="ada", supply=slots)
+        for number, weight, slots in ((1, 1.0, 60), (2, 1000.0, 300))
+    )
+    pair = _contender(common), _contender(rare)
+    found = precedence.decide(*pair, ())
+    assert (found.rule, found.chance) == (DecidingRule.SUPPLY, 0)
+    assert _count_first([common, rare], ()) == 0
+    assert precedence.describe(*pair, found) == (
+        "job 1 comes first: fewer slots come where it may run, 60 in the last six hours, than for job 2 "
+        "of the same owner, 300 (Scarcity)"
+    )
+    of_others = replace(common, owner="bob")
+    assert precedence.decide(_contender(of_others), _contender(rare), ()).rule is DecidingRule.WEIGHT
 
 
 @given(st.tuples(_WEIGHTS, _TYPES), st.tuples(_WEIGHTS, _TYPES), _TIERS.map(job_tiers.read_tiers))
