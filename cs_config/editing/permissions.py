@@ -47,7 +47,10 @@ _SITE_PATHS: Final = (
     | {fold(node_attributes.FORWARDING)}
 )
 #: Sections below `Operations/<vo>`, folded, that the installation grants or that refer to its own machines.
-_INSTALLATION_PATHS: Final = (("limits",), ("jobscheduling", "inputdatacatalogue"))
+_INSTALLATION_PATHS: Final = (
+    *(("limits",), ("jobscheduling", "inputdatacatalogue")),
+    ("retention", "dayrecords"),  # of all VOs together
+)
 #: Options below `Operations/<vo>`, folded, that a VO sets only to smaller values: the installation keeps
 #: data that long; with the attributes of `VoOptions`.
 _LOWERED_OPTIONS: Final[Mapping[tuple[str, ...], Callable[[object], float]]] = {

@@ -232,7 +232,8 @@ def test_each_option_is_the_vos_only_lowered_by_it_or_the_installations():
     others = {
         path
         for path in list_options(VoOptions)
-        if not path.startswith("Limits/") and path != "JobScheduling/InputDataCatalogue"
+        if not path.startswith("Limits/")
+        and path not in ("JobScheduling/InputDataCatalogue", "Retention/DayRecords")
     }
     assert others == OPTIONS_OF_VO | KEPT.keys() | AGAIN.keys()
     for path in set(list_options(VoOptions)) - others:
