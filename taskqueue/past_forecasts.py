@@ -54,7 +54,7 @@ OPEN = select(table.c.vo, func.count().label("number")).where(_IS_OPEN).group_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class StartInterval:
     """Seconds until a start."""
 
     least: float
@@ -70,7 +70,7 @@ class PastForecast:
     """A forecast and what came of it."""
 
     estimate: float  #: seconds
-    interval: Interval | None  #: None: none was given, for lack of past forecasts
+    interval: StartInterval | None  #: None: none was given, for lack of past forecasts
     waited: float  #: seconds until the start, or so far
     has_started: bool
 
@@ -95,7 +95,7 @@ class NewForecast:
     job_id: int
     vo: str
     estimate: float
-    interval: Interval | None
+    interval: StartInterval | None
 
 
 def store(conn: Connection, made: Iterable[NewForecast], *, now: datetime) -> None:
@@ -138,7 +138,7 @@ def list_past(conn: Connection, vo: str, *, now: datetime) -> Sequence[PastForec
     return [
         PastForecast(
             estimate=row.estimate,
-            interval=None if row.least is None else Interval(least=row.least, most=row.most),
+            interval=None if row.least is None else StartInterval(least=row.least, most=row.most),
             waited=(now - row.at).total_seconds() if row.waited is None else row.waited,
             has_started=row.waited is not None,
         )

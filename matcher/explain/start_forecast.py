@@ -18,7 +18,7 @@ from matcher.explain.queue_set import QueueSet
 from matcher.explain.start_interval import HeldForecasts
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Series
-from taskqueue.past_forecasts import Interval
+from taskqueue.past_forecasts import StartInterval
 from taskqueue.pilots import pilots
 from taskqueue.sites import closures
 from taskqueue.task_queues import listing
@@ -35,7 +35,7 @@ class StartForecast:
     """When a job will probably start."""
 
     estimate: float | None  #: seconds, not corrected; None: refused
-    interval: Interval | None  #: None: refused
+    interval: StartInterval | None  #: None: refused
     record: HeldForecasts  #: of such forecasts of its VO
     refusal: str = ""  #: why there is none
 
@@ -122,7 +122,7 @@ def _measure_open_share(
     return sum(number for here, number in asked.items() if here & ~closed) / sum(asked.values())
 
 
-def _format_interval(interval: Interval) -> str:
+def _format_interval(interval: StartInterval) -> str:
     least = _format_seconds(interval.least)
     if interval.most is None:
         return f"not before {least} from now"

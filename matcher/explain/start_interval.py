@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from taskqueue.past_forecasts import Interval, PastForecast
+from taskqueue.past_forecasts import PastForecast, StartInterval
 
 #: Started jobs of past forecasts below which there is no interval.
 LEAST: Final = 30
@@ -39,7 +39,7 @@ def count_held(past: Iterable[PastForecast]) -> HeldForecasts:
     return HeldForecasts(held=sum(not any(each) for each in judged), of=len(judged))
 
 
-def find_interval(estimate: float, past: Sequence[PastForecast]) -> Interval | None:
+def find_interval(estimate: float, past: Sequence[PastForecast]) -> StartInterval | None:
     """The interval of a new forecast; None: too few past ones have started."""
     if sum(each.has_started for each in past) < LEAST:
         return None
@@ -47,7 +47,7 @@ def find_interval(estimate: float, past: Sequence[PastForecast]) -> Interval | N
     early, late = (_MISSES + _STEP * sum(_MISSES - each[end] for each in judged) for end in (0, 1))
     known = _accumulate(past)
     least, most = _find_quantile(known, early), _find_quantile(known, 1 - late)
-    return Interval(least=(least or 0.0) * estimate, most=None if most is None else most * estimate)
+    return StartInterval(least=(least or 0.0) * estimate, most=None if most is None else most * estimate)
 
 
 def _accumulate(past: Iterable[PastForecast]) -> list[tuple[float, float]]:

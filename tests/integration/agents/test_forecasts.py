@@ -14,7 +14,7 @@ from matcher.explain.start_forecast import StartForecast
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Seen, Series
 from taskqueue.db import database
-from taskqueue.past_forecasts import Interval, NewForecast
+from taskqueue.past_forecasts import NewForecast, StartInterval
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import jobs, start_forecasts, task_queues, waiting_jobs
@@ -138,7 +138,7 @@ def test_jobs_that_no_longer_wait_and_the_oldest_forecasts_go(
     monkeypatch.setattr(past_forecasts, "MOST", 3)
     with database.writing(engine) as conn:
         ids = queued_jobs.put(conn, now, 9)
-        interval = Interval(least=1.0, most=None)
+        interval = StartInterval(least=1.0, most=None)
         made = [NewForecast(job_id=each, vo="lhcb", estimate=60.0, interval=interval) for each in ids]
         past_forecasts.store(conn, made, now=now)
         conn.execute(waiting_jobs.delete().where(waiting_jobs.c.job_id == ids[-1]))  # such as killed

@@ -15,7 +15,7 @@ from pilotage.cli import application
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Seen, Series
 from taskqueue.db import database
-from taskqueue.past_forecasts import Interval, NewForecast
+from taskqueue.past_forecasts import NewForecast, StartInterval
 from taskqueue.schema.tables import start_forecasts, task_queues
 from tests.support.service import Service
 
@@ -60,7 +60,7 @@ def record(service: Service, ids: list[int]) -> None:
             at = now - timedelta(minutes=minutes)
             seen = Seen(series=Series.STARTS, subject=(str(class_id),), at=at, value=2)
             day_record.add_counts(conn, [seen])
-        interval = Interval(least=30.0, most=69.5)
+        interval = StartInterval(least=30.0, most=69.5)
         made = [NewForecast(job_id=each, vo="cms", estimate=60.0, interval=interval) for each in ids[:39]]
         past_forecasts.store(conn, made, now=now)
         for number, job_id in enumerate(ids[:39]):

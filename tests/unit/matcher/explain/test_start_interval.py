@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from matcher.explain import start_interval
-from taskqueue.past_forecasts import MOST, Interval, PastForecast
+from taskqueue.past_forecasts import MOST, PastForecast, StartInterval
 
 DAY = 1440  #: minutes
 SLOTS = 60
@@ -26,7 +26,7 @@ class MadeForecast:
     job: int
     at: int
     estimate: float
-    interval: Interval | None
+    interval: StartInterval | None
 
 
 @dataclass(slots=True)
@@ -121,7 +121,9 @@ def test_nine_of_ten_forecasts_hold_on_made_days(kind: str) -> None:
     assert all(held / of >= 0.85 for held, of in measured)  # also on the worst of the days
 
 
-def past(*waited: float, has_started: bool = True, interval: Interval | None = None) -> list[PastForecast]:
+def past(
+    *waited: float, has_started: bool = True, interval: StartInterval | None = None
+) -> list[PastForecast]:
     """Forecasts of a minute each."""
     return [
         PastForecast(estimate=60.0, interval=interval, waited=each, has_started=has_started)
@@ -137,20 +139,20 @@ def test_few_past_forecasts_give_no_interval() -> None:
 
 def test_the_interval_has_nine_of_ten_past_ratios() -> None:
     ratios = past(*(60.0 * each for each in range(1, 101)))
-    assert start_interval.find_interval(600.0, ratios) == Interval(least=3000.0, most=57_000.0)
+    assert start_interval.find_interval(600.0, ratios) == StartInterval(least=3000.0, most=57_000.0)
 
 
 def test_jobs_that_still_wait_make_it_longer() -> None:
     started = past(*(60.0 * each for each in range(1, 101)))
     waiting = past(*[50 * 60.0] * 4, has_started=False)
-    assert start_interval.find_interval(60.0, [*started, *waiting]) == Interval(least=360.0, most=5760.0)
+    assert start_interval.find_interval(60.0, [*started, *waiting]) == StartInterval(least=360.0, most=5760.0)
     waiting = past(*[6000.0] * 10, has_started=False)
-    assert start_interval.find_interval(60.0, [*started, *waiting]) == Interval(least=360.0, most=None)
+    assert start_interval.find_interval(60.0, [*started, *waiting]) == StartInterval(least=360.0, most=None)
 
 
 def test_misses_at_one_end_move_that_end() -> None:
     ratios = [60.0 * each for each in range(1, 101)]
-    narrow = Interval(least=0.0, most=80 * 60.0)
+    narrow = StartInterval(least=0.0, most=80 * 60.0)
     found = start_interval.find_interval(60.0, past(*ratios, interval=narrow))
     assert found is not None
     assert found.most is not None
@@ -161,6 +163,6 @@ def test_misses_at_one_end_move_that_end() -> None:
 
 
 def test_a_job_that_waits_is_judged_when_its_interval_is_over() -> None:
-    interval = Interval(least=60.0, most=120.0)
+    interval = StartInterval(least=60.0, most=120.0)
     waiting = past(30.0, 90.0, 150.0, has_started=False, interval=interval)
     assert [each.judged for each in waiting] == [None, None, (False, True)]

@@ -46,6 +46,7 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
             store=lambda: None, end=lambda *, within: bounded.append((within, closed.copy()))
         ),
         hardware=SimpleNamespace(store=lambda: None),
+        answers_given=SimpleNamespace(store=lambda: None),
     )
 
     async def run() -> None:
