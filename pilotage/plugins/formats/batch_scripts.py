@@ -15,6 +15,7 @@ from pilotage.plugins.formats.job_import import (
     Rule,
     apply_rules,
     check_jobs,
+    check_literal,
     check_size,
     leave_out,
     note_left_out,
@@ -176,10 +177,10 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
             left_out, f"ntasks = {processors['ntasks']}", "there is no srun: start the tasks yourself"
         )
     exported = found.pop("Environment", [])
-    variables = [
-        *_list_variables(found, processors, indices),
-        *(exported if isinstance(exported, list) else []),
-    ]
+    own = exported if isinstance(exported, list) else []
+    for text in (*arguments, *own, *map(str, found.values())):
+        check_literal(text, text, name, has_parameters=len(indices) > 1)
+    variables = [*_list_variables(found, processors, indices), *own]
     description: dict[str, object] = {
         "Executable": file,
         **({"Arguments": list(arguments)} if arguments else {}),

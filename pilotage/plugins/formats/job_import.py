@@ -12,6 +12,8 @@ from requirements.errors import InvalidJob, Problem
 #: A value of a description, from its text; ValueError: it cannot be read, with the reason.
 ValueReader = Callable[[str], object]
 
+_JOB_ID: Final = re.compile(r"%j")
+_FILLED: Final = re.compile(r"%(?:[jsn]|\(\w+\)s)")
 _BYTES: Final = {"k": 1 / 1024, "m": 1, "g": 1024, "t": 1024 * 1024}
 
 
@@ -71,6 +73,12 @@ def check_size(text: str, name: str) -> None:
     """Refuse a text that is longer than any description; raises InvalidJob."""
     if len(text) > bounds.DESCRIBED:
         raise refuse(name, f"has {len(text):,} characters, allowed are {bounds.DESCRIBED:,}")
+
+
+def check_literal(text: str, what: str, where: str, *, has_parameters: bool) -> None:
+    """Refuse a text with what a description fills: the id of the job, and values of its parameters."""
+    if found := (_FILLED if has_parameters else _JOB_ID).search(text):
+        raise refuse(where, f"{what}: {found[0]} is filled for each job here: let your program make it")
 
 
 def check_jobs(jobs: int, where: str) -> None:

@@ -4,7 +4,7 @@ Source: the manual of HTCondor 24, `condor_submit`, "Submitting a job" and "Subm
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -15,6 +15,7 @@ from pilotage.plugins.formats.job_import import (
     Rule,
     apply_rules,
     check_jobs,
+    check_literal,
     check_size,
     leave_out,
     note_left_out,
@@ -30,12 +31,14 @@ _NOT_READ: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _ITEMS: Final = re.compile(
-    r"\s*(?P<copies>\d*)\s*(?P<names>[A-Za-z_][\w,\s]*?)??\s*"
+    r"\s*(?P<copies>\d{0,9})\s*(?P<names>[A-Za-z_][\w,\s]*?)??\s*"
     r"(?:\b(?P<kind>in|from|matching)\b\s*(?P<rest>.*))?",
     re.IGNORECASE | re.DOTALL,
 )
 _MACRO: Final = re.compile(r"\$\((?P<name>[A-Za-z_][\w.]*)(?::(?P<default>[^()]*))?\)")
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+#: The parameter whose values are the words of each job's arguments.
+_WORDS: Final = "ArgumentWords"
 #: Characters of a value, macros within macros, and macros that are filled for one file, at most.
 _LONGEST: Final = 100_000
 _DEEPEST: Final = 20
@@ -172,11 +175,20 @@ class _Reader:
         check_jobs(self.jobs + len(rows), where)
         for number, row in enumerate(rows, self.jobs):
             row[_PROCESS] = str(number)
+            for name, value in row.items():
+                check_literal(value, name, where, has_parameters=False)
         if not rows:
             note_left_out(self.left_out, f"queue{statement}", "it makes no jobs")
             return
-        description = self.describe(where)
-        self.descriptions.append(_add_parameters(description, rows, first=self.jobs))
+        stated = self.read_keywords(where, has_parameters=len(rows) > 1)
+        words: list[list[str]] = []
+        if len(rows) == 1:
+            stated = {name: _fill(value, rows[0]) for name, value in stated.items()}
+        elif _varies_in_words(stated.get("arguments", ""), rows):
+            words = [_read_words(_fill(stated["arguments"], row)) for row in rows]
+            stated["arguments"] = f"%({_WORDS})s"
+        description = self.describe(stated, where)
+        self.descriptions.append(_add_parameters(description, rows, words, first=self.jobs))
         self.jobs += len(rows)
 
     def list_rows(self, statement: str, where: str) -> list[dict[str, str]]:
@@ -237,17 +249,29 @@ class _Reader:
         check_size(text, str(file))
         return text
 
-    def describe(self, where: str) -> dict[str, object]:
-        """What the keywords so far state, with placeholders of what differs between jobs."""
+    def read_keywords(self, where: str, *, has_parameters: bool) -> dict[str, str]:
+        """The keywords so far with their values, in which placeholders stand for what differs between jobs.
+
+        A name of the queue statement that is a keyword states it. Raises InvalidJob where a value has what
+        the description would fill.
+        """
         stated: dict[str, str] = {}
-        for name, (_, text) in self.macros.items():
-            if name not in RULES and name not in _TOGETHER and self.is_macro(name):
+        of_rows = {_fold(name): (name, f"$({name})") for name in self.of_rows.values()}
+        for name, (_, text) in (self.macros | of_rows).items():
+            is_read = name in _TOGETHER or bool(RULES.get(name, IMPLIED).attribute)
+            if not is_read and (name in of_rows or (name not in RULES and self.is_macro(name))):
                 continue
+            if is_read:
+                check_literal(self.expand(text, plain=True), name, where, has_parameters=has_parameters)
             value = self.expand(text)
             if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", value):
                 note_left_out(self.left_out, f"{name} = {text}", f"{found[0]} is not known here")
             else:
                 stated[name] = value
+        return stated
+
+    def describe(self, stated: dict[str, str], where: str) -> dict[str, object]:
+        """The description that keywords make."""
         files = self.read_files({name: stated.pop(name) for name in _TOGETHER if name in stated}, where)
         found_values = dict(apply_rules(RULES, stated, self.left_out))
         found_values.pop("_universe", None)
@@ -342,38 +366,55 @@ def _read_block(statement: str, lines: Iterator[tuple[int, str]], where: str) ->
 
 def _split_item(item: str, number: int) -> list[str]:
     """The values of an item for so many names; the last one gets the rest."""
+    if number == 1:  # zero would mean no limit
+        return [item]
     parts = [each.strip() for each in re.split(r"\s*,\s*|\s+", item, maxsplit=number - 1)]
     return parts + [""] * (number - len(parts))
 
 
+def _varies_in_words(text: str, rows: Sequence[Mapping[str, str]]) -> bool:
+    """Whether values of jobs have blanks or quotes, by which a text with them has other words."""
+    used = dict.fromkeys(_PLACEHOLDER.findall(text))
+    return any(re.search(r"[\s'\"]", row[name]) or not row[name] for name in used for row in rows)
+
+
 def _add_parameters(
-    description: dict[str, object], rows: list[dict[str, str]], *, first: int
+    description: dict[str, object],
+    rows: Sequence[Mapping[str, str]],
+    words: Sequence[list[str]],
+    *,
+    first: int,
 ) -> dict[str, object]:
     """A description with the values of its jobs: those that it uses."""
-    used = dict.fromkeys(_list_placeholders(description))
     if len(rows) == 1:
-        return {name: _replace(value, rows[0]) for name, value in description.items()}
+        return description
+    used = dict.fromkeys(_list_placeholders([*description.values()]))
     if set(used) <= {_PROCESS}:
         start = {"ParameterStart": first} if first and used else {}
-        counted = {name: _replace(value, {_PROCESS: "%s"}) for name, value in description.items()}
+        counted = {name: _count(value) for name, value in description.items()}
         return {**counted, "Parameters": len(rows), **start}
-    return {**description, **{f"Parameters.{name}": [row[name] for row in rows] for name in used}}
+    values = {name: [row[name] for row in rows] for name in used if name != _WORDS}
+    varied = {f"Parameters.{_WORDS}": list(words)} if words else {}
+    return {**description, **{f"Parameters.{name}": each for name, each in values.items()}, **varied}
 
 
 def _list_placeholders(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield from _PLACEHOLDER.findall(value)
-    elif isinstance(value, Mapping | list):
-        for each in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, list):
+        for each in value:
             yield from _list_placeholders(each)
 
 
-def _replace(value: object, row: Mapping[str, str]) -> object:
+def _count(value: object) -> object:
+    """A value in which the number of the job is that of a counted parameter."""
     if isinstance(value, list):
-        return [_replace(each, row) for each in value]
-    if isinstance(value, str):
-        return _PLACEHOLDER.sub(lambda found: row.get(found[1], found[0]), value)
-    return value
+        return [_count(each) for each in value]
+    return _fill(value, {_PROCESS: "%s"}) if isinstance(value, str) else value
+
+
+def _fill(text: str, row: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda found: row.get(found[1], found[0]), text)
 
 
 def read_submit_file(text: str, *, name: str, directory: Path) -> ImportedJobs:

@@ -110,6 +110,11 @@ def test_what_is_left_out_of_a_submit_file_is_named_once() -> None:
         ("$(Item)", "queue from items.txt", [["one"], ["two"]]),
         ("$(Process)", "n = 2\nqueue $(n)", [["0"], ["1"]]),
         ("$(x)", "queue x matching files *.dat", [["a.dat"], ["b.dat"]]),
+        ("none", "queue arguments from (\n a 'b c'\n d\n)", [["a", "'b", "c'"], ["d"]]),
+        ("\"1 $(x) '$(x)'\"", "queue x from (\n a b\n c\n)", [["1", "a", "b", "a b"], ["1", "c", "c"]]),
+        ("$(x) $(y)", "queue x, y from (\n a\n b c\n)", [["a"], ["b", "c"]]),
+        ("$(x)", "queue x from (\n a b\n)", [["a", "b"]]),
+        ("+%d %s", "queue", [["+%d", "%s"]]),
     ],
 )
 def test_each_form_of_queue_makes_its_jobs(
@@ -120,6 +125,21 @@ def test_each_form_of_queue_makes_its_jobs(
     (tmp_path / "items.txt").write_text("one\n\ntwo\n")
     [description] = read(f"executable = x\narguments = {arguments}\n{queue}\n", tmp_path).descriptions
     assert list_arguments(description) == expected
+
+
+def test_a_name_of_the_queue_statement_that_is_a_keyword_states_it() -> None:
+    text = "queue executable, request_cpus from (\n a.sh 1\n b.sh 2\n)\n"
+    found = read(text)
+    assert found.descriptions == [
+        {
+            "Executable": "%(executable)s",
+            "InputSandbox": ["%(executable)s"],
+            "Parameters.executable": ["a.sh", "b.sh"],
+        }
+    ]
+    assert found.left_out == ["request_cpus = %(request_cpus)s: is no whole number"]
+    [single] = read("executable = a\nqueue request_cpus in (3)\n").descriptions
+    assert single["NumberOfProcessors"] == 3
 
 
 def test_jobs_of_several_queue_statements_are_counted_on() -> None:
@@ -141,6 +161,10 @@ def test_jobs_of_several_queue_statements_are_counted_on() -> None:
         ("executable = a\nqueue x in [1:] (a)\n", "is not understood"),
         ("executable = a\nqueue x in (a\n", "has no )"),
         ("executable = a\nqueue x from none.txt\n", "none.txt"),
+        ("executable = a\narguments = +%s\nqueue 2\n", "job.sub:3: arguments: %s is filled for each job"),
+        ("executable = a\nx = %j\narguments = $(x)\nqueue\n", "job.sub:4: arguments: %j is filled"),
+        ("executable = a\nqueue x in (%j)\n", "x: %j is filled"),
+        (f"executable = a\nqueue {'9' * 5_000}\n", "is not understood"),
         (f"executable = a\nqueue {bounds.PARAMETRIC_JOBS + 1}\n", "allowed are 100,000"),
         ("x = $(x)$(x)\nexecutable = $(x)\nqueue\n", "more than 100,000 macros"),
         (f"x = {'x' * 9_000}\nexecutable = {'$(x)' * 12}\nqueue\n", "allowed are 100,000"),
@@ -196,6 +220,8 @@ def test_each_form_of_a_time_is_read(line: str, seconds: int) -> None:
         ("echo\n", "does not begin with #!"),
         ("#!/bin/sh\n#SBATCH array\n", "x:2: 'array' is no option"),
         ("#!/bin/sh\n#SBATCH --array=4-1\n", "has no index"),
+        ("#!/bin/sh\n#SBATCH --array=1-2 --export=A=%s\n", "x: A=%s: %s is filled for each job"),
+        ("#!/bin/sh\n#SBATCH -J a%j\n", "x: a%j: %j is filled for each job"),
         ("#!/bin/sh\n#SBATCH --array=a\n", "is no list of indices"),
         ("#!/bin/sh\n#SBATCH --array=0-999999999\n", "allowed are 100,000"),
         ("#!/bin/sh\n#SBATCH --comment='\n", "x:2: No closing quotation"),
