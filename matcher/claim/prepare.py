@@ -14,7 +14,7 @@ from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import draw_candidates, iterate_candidates
-from matcher.limits import place_policy
+from matcher.limits import floors, place_policy
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
@@ -111,6 +111,9 @@ def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimRe
         within = place_policy.list_scopes_below(view.config, place, resource.named_vos)
         if within:
             return place_pools.inexact_place_error(place, within[0])
+        # Whether work of their VOs fits is known by queue.
+        if not floors.list_vos(view.config, place.site) <= resource.named_vos:
+            return place_pools.kept_site_error(place)
     vos = request.caller.vos
     of_vos = {vo: options_for(view.config, vo) for vo in vos}
     options = of_vos[min(vos)] if len(vos) == 1 else options_for(view.config, None)

@@ -319,6 +319,13 @@ def inexact_place_error(place: Location, scope: str) -> InvalidResource:
     return InvalidResource([Problem(path=missing[0], message=message)])
 
 
+def kept_site_error(place: Location) -> InvalidResource:
+    """Error for a site without its queue where a VO that the request does not serve has a floor."""
+    missing = ["Queue"] if place.ce else ["GridCE", "Queue"]
+    message = f"is not stated; {place.site} has floors of other VOs, so state {' and '.join(missing)}"
+    return InvalidResource([Problem(path=missing[0], message=message)])
+
+
 def find_queues(
     queues: Sequence[str], config: Configuration
 ) -> tuple[dict[str, QueueAddress], list[QueueNotFound]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
@@ -14,6 +14,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest
+from requirements.errors import InvalidResource, PilotageError
 from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.pilots import pilots
@@ -186,6 +187,34 @@ def test_pilots_of_another_vo_get_nothing_while_one_of_the_owner_waits_for_a_slo
         assert _ask(matcher, 1, ["cms"]) == ["cms"]
     assert _ask(matcher, 2, ["lhcb"]) == ["lhcb"] * 2, "the floor is reached"
     assert scope_counters.agree(engine)
+
+
+@pytest.mark.parametrize(
+    ("site", "said"),
+    [
+        ({"Site": "A.B.ch"}, "A.B.ch has floors of other VOs, so state GridCE and Queue"),
+        ({"Site": "A.B.ch", "GridCE": "ce1"}, "A.B.ch has floors of other VOs, so state Queue"),
+    ],
+)
+def test_pilots_of_another_vo_do_not_pass_by_a_floor_without_their_queue(
+    engine: Engine, now: datetime, site: Mapping[str, str], said: str
+) -> None:
+    for vo in BOTH:
+        _put(engine, now, vo, 9)
+    _expect_pilot(engine, now)
+    matcher = _matcher(engine, now, _config("{cms: 3}"))
+
+    def ask(*vos: str) -> ClaimResult | PilotageError:
+        caller = MatchCaller(subject="pilot", vos=frozenset(vos))
+        [result] = matcher.serve([queued_jobs.request(caller=caller, **site)])
+        return result
+
+    refused = ask("lhcb")
+    assert isinstance(refused, InvalidResource)
+    assert said in str(refused)
+    served = ask("cms")
+    assert isinstance(served, ClaimResult)
+    assert [job.vo for job in served.claimed] == ["cms"]
 
 
 def test_a_vo_below_its_own_floor_waits_for_no_other(engine: Engine, now: datetime) -> None:
