@@ -150,7 +150,7 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
     """List jobs, newest first: users their own, VO admins those of the VO."""
     now = page.parts.clock()
     wanted = visibility.visible_jobs(page.caller, query, now=now)
-    with page.parts.replica.reading() as conn:
+    with jobs.reading(page.parts, query) as conn:
         seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
         counts = search.count_by_status(conn, wanted.without(STATUS))
     role = page.caller.role

@@ -4,6 +4,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -68,6 +69,16 @@ _BATCHES = 10
 _TOLD = 20
 #: The place of a job in a submission, as problems name it.
 _PLACE: Final = re.compile(r"^jobs\[\d+\]/")
+
+
+def reading(parts: Services, wanted: JobFilter) -> AbstractContextManager[Connection]:
+    """A transaction for a list or count of jobs: of the primary if they are named by id, else of the replica.
+
+    Who names them has just submitted them, or waits for them beside a stream of changes: what is late would
+    be no job at all, or an end that no event announces any more.
+    """
+    is_named = wanted.get(JOB_ID) is not None
+    return database.reading(parts.engine) if is_named else parts.replica.reading()
 
 
 def change_many(

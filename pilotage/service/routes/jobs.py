@@ -76,7 +76,7 @@ def list_jobs(parts: PartsOf, caller: CallerOf, query: Annotated[JobQuery, Query
     def select(which: JobFilter, _by: Collection[str] = ()) -> JobSelector:
         return visibility.visible_jobs(caller, which, now=now)
 
-    with parts.replica.reading() as conn:
+    with jobs.reading(parts, query.filter) as conn:
         wanted = select(query.filter)
         seen = search.read_ordered(conn, wanted, sort=query.sort, limit=query.limit, after=query.after)
     has_found = bool(seen.jobs) or seen.next is not None or query.after is not None
@@ -103,7 +103,7 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     wanted = select(query, by)
 
     def count() -> JobSummary:
-        with parts.replica.reading() as conn:
+        with jobs.reading(parts, query) as conn:
             counts = search.count_by_columns(conn, by, wanted)
             waits = search.sum_waits(conn, by, wanted)
         rows = [

@@ -28,7 +28,11 @@ LATE = {
         *("/sites/LCG.A.org", f"/sites/{QUEUE}", "/managers"),
     ),
 }
-CURRENT = ("/api/v1/jobs/{job}", "/api/v1/jobs/{job}/log", "/jobs/{job}", "/api/v1/jobs/changes")
+CURRENT = (
+    *("/api/v1/jobs/{job}", "/api/v1/jobs/{job}/log", "/jobs/{job}", "/api/v1/jobs/changes"),
+    *("/api/v1/jobs?id={job}", "/api/v1/jobs?ids={job}", "/jobs?ids={job}"),
+    "/api/v1/jobs/summary?by=status&ids={job}",
+)
 
 
 class ReadService(Service):
