@@ -109,7 +109,9 @@ class FamilyCache:
 
     def read_families(self, conn: Connection, digests: Collection[str]) -> Mapping[str, Hashable]:
         """The families of these classes; missing ones are read."""
-        known = {digest: self._known[digest] for digest in digests if digest in self._known}
+        # One look for each: another thread may clear it meanwhile.
+        found_families = ((digest, self._known.get(digest)) for digest in digests)
+        known = {digest: family for digest, family in found_families if family is not None}
         for row in sql.read_batches(conn, DEFINITIONS, set(digests) - known.keys()):
             found = RequirementClass.from_json(row.definition)
             # A class of a later release is a family of its own.
