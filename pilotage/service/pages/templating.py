@@ -2,6 +2,7 @@
 
 import gzip
 import mimetypes
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -163,6 +164,11 @@ def percent(part: float, whole: float) -> float:
     return round(min(100.0, max(0.0, 100 * part / whole)), 2) if whole else 0.0
 
 
+def quoted(word: str) -> str:
+    """Quote a word of a command to copy, so that no name of a user is run by a shell."""
+    return shlex.quote(word)
+
+
 def written(value: object) -> str | None:
     """Format an entry of the configuration as in its file; None for ABSENT."""
     return None if value is ABSENT else yaml_writer.write_value(value)
@@ -242,7 +248,8 @@ def environment() -> Environment:
         cache_size=-1,
     )
     made.filters |= {
-        each.__name__: each for each in (when, duration, count, numbered, hours, share, percent, written)
+        each.__name__: each
+        for each in (when, duration, count, numbered, hours, share, percent, quoted, written)
     }
     made.filters |= {"conditions": canonical.format_lines, "parameter": diff.format_entry}
     made.globals |= {"asset": address}
