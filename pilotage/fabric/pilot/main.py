@@ -53,6 +53,8 @@ T = TypeVar("T")
 _ALREADY_USED = "secret_used"
 #: In the log and the reason of the end of a pilot.
 NOT_ISOLATED = "jobs are not isolated on this host"
+#: Variable with the name of its node, where the name of the host is that of a pod or container.
+_NODE = "PILOTAGE_NODE"
 #: Why it got no job, in a word: this with the kind of isolation that its host does not allow.
 NO_ISOLATION = "no_isolation_"
 _FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -229,7 +231,7 @@ class Pilot:
         stamp = self._claims.get("stamp")
         if not isinstance(stamp, str):
             return
-        node = socket.gethostname()[:255]
+        node = (self._environment.get(_NODE) or socket.gethostname())[:255]
         try:
             why = self._service.report_node(stamp, node, str(uuid.uuid4()))
         except (Away, Refused) as error:  # it is not registered

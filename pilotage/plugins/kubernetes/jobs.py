@@ -94,6 +94,8 @@ def describe(job: BatchJob, image: str, pod: Mapping[str, Any]) -> Item:
                 "image": image,
                 "command": ["/bin/sh", "-c", _START, "sh"],
                 "args": parts,
+                # The name of its host is that of the pod, of which each is another.
+                "env": [{"name": "PILOTAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                 "workingDir": "/pilotage",
                 "resources": {"requests": wanted, "limits": limits},
                 "volumeMounts": [{"name": "work", "mountPath": "/pilotage"}],

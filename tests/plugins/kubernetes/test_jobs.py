@@ -119,6 +119,8 @@ def test_the_job_asks_for_what_the_pilot_needs(system: Kubernetes, cluster: Fake
     assert term["matchExpressions"] == [
         {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["n1", "n2"]}
     ]
+    [variable] = pod["containers"][0]["env"]
+    assert variable == {"name": "PILOTAGE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
 
 
 def test_the_same_submission_again_makes_no_second_job(system: Kubernetes, cluster: FakeCluster) -> None:

@@ -256,13 +256,14 @@ def test_pilots_without_space_take_no_job_and_their_node_is_excluded(
     job_id = submit(user, Executable="/bin/true")
     director = service.as_role("director", vo="cms")
 
-    def send(number: int, *words: str) -> dict[str, object]:
+    def send(number: int, *words: str, node: str = "") -> dict[str, object]:
         stamp = f"north.any.{number}"
         answer = director.post("/api/v1/pilots", json={"stamp": stamp, "queue": QUEUE, "secret": True})
         file = tmp_path / stamp
         file.write_text(answer.json()["secret"])
         secret = ("--secret-file", str(file), "--stamp", stamp)
-        return run(service.url, tmp_path / "work", *secret, *words)
+        variables = {"PILOTAGE_NODE": node}
+        return run(service.url, tmp_path / "work", *secret, *words, environment=variables)
 
     ended = [send(number, "--least-space", "1000000000") for number in range(3)]
     excluded = send(3)
@@ -281,3 +282,7 @@ def test_pilots_without_space_take_no_job_and_their_node_is_excluded(
     log = director.get("/api/v1/pilots/north.any.3/output").json()
     assert "this host is excluded until" in log["log"]
     assert (log["stdout"], log["stored_at"]) == ("", None)
+
+    elsewhere = send(4, node="node-8")  # of which this host has not the name
+    assert [each["job_id"] for each in elsewhere["jobs"]] == [job_id]
+    assert director.get("/api/v1/pilots/north.any.4").json()["node"] == "node-8"
