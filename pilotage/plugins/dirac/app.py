@@ -211,7 +211,8 @@ async def _route(
         if former_services is None:
             raise UnknownThere(f"{form.method[:80]} is no method of {path}")
         await give_back()
-        return await former_services.call(path, form.method, arguments, peer)
+        with deadline.suspended():
+            return await former_services.call(path, form.method, arguments, peer)
 
     here = None if method is None else partial(_call, call, method)
     # By a door, such as through a URL of our own; of others the header means nothing.

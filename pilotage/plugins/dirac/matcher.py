@@ -17,7 +17,7 @@ from matcher.request.match_request import MatchCaller, MatchRequest
 from pilotage.plugins.dirac import dialect, jencode, peers, pilot_manager, sandbox_store
 from pilotage.plugins.dirac.jencode import Result
 from pilotage.plugins.dirac.peers import DiracCall, Method
-from pilotage.service import lease_reports
+from pilotage.service import deadline, lease_reports
 from pilotage.service.clients import find_client
 from pilotage.service.routes import matcher as routes
 from requirements.errors import InvalidJob, NotAllowed
@@ -64,10 +64,12 @@ async def request_job(call: DiracCall, resource: dict[str, Any] | str) -> Result
     for match in answer.matches:
         routes.count_matches(call.parts, [match.vo], wanted.presented)
         try:
-            return await anyio.to_thread.run_sync(hand_over, call, match, reference)
+            handed = await anyio.to_thread.run_sync(hand_over, call, match, reference)
+            deadline.require_waiting()
         except BaseException:  # also of a cancelled request: the JobAgent has not got the job
             call.parts.claims.give_back(wanted, answer)
             raise
+        return handed
     call.parts.metrics.not_matched(answer.reason or "")
     return jencode.error(answer.reason or "", jencode.NO_MATCH)
 

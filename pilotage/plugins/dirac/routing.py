@@ -16,6 +16,7 @@ from typing import Any, Final
 from pilotage.plugins.dirac import jencode
 from pilotage.plugins.dirac.former import FormerAway, FormerServices, UnknownThere, split_ids
 from pilotage.plugins.dirac.jencode import Result
+from pilotage.service import deadline
 from pilotage.service.http_errors import NotAuthenticated
 from requirements.errors import PilotageError
 from taskqueue.db import database
@@ -87,11 +88,13 @@ async def _request_job(
         ours = await here(arguments)
     except _FAILURES as fault:
         _log.info("no job was requested here: %s", fault)
+        if deadline.is_abandoned():  # nobody would get the job from there
+            raise
         try:
             return await there(arguments)
         except _FAILURES_THERE:
             raise fault from None
-    if ours["OK"]:
+    if ours["OK"] or deadline.is_abandoned():
         return ours
     try:
         theirs = await there(arguments)

@@ -32,6 +32,7 @@ from pilotage.service import deadline
 from pilotage.service.auth import rate_limits
 from pilotage.service.queries import jobs as queries
 from taskqueue.db import database
+from taskqueue.leases import marks
 from taskqueue.schema.tables import attempts
 from tests.support import wait
 from tests.support.service import running
@@ -508,6 +509,33 @@ def test_a_claim_that_cannot_be_handed_over_is_given_back(ask: Ask, monkeypatch:
         broken.setattr("taskqueue.leases.marks.store_mark", lambda *_: 1 / 0)
         assert ask("pia", MATCHER, "requestJob", RESOURCE).status_code == 500
     wait.until(lambda: status(ask, job_id) == "Waiting")
+
+
+def test_a_job_for_which_its_agent_did_not_wait_is_given_back(
+    engine: Engine, tmp_path: Path, chains: dict[str, tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
+):
+    answered, store_mark = threading.Event(), marks.store_mark
+
+    def store_late(*arguments: Any) -> None:
+        assert answered.wait(300)
+        store_mark(*arguments)
+
+    async def request(ask: Callable[..., Awaitable[httpx.Response]]) -> dict[str, Any]:
+        monkeypatch.setattr(marks, "store_mark", store_late)
+        monkeypatch.setattr(deadline, "SECONDS", 0.5)
+        answer = await ask("pia", MATCHER, "requestJob", RESOURCE)
+        answered.set()
+        while deadline._abandoned:
+            await asyncio.sleep(0.01)
+        return dict(answer.json())
+
+    with opened_door(engine, tmp_path) as door:
+        ask = asking(door, chains)
+        job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+        answer = asyncio.run(request(asking_async(door, chains)))
+        assert (answer["OK"], "outcome is unknown" in answer["Message"]) == (False, True)
+        wait.until(lambda: status(ask, job_id) == "Waiting")
+        assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
 
 
 def test_a_pilot_reports_only_on_its_own_attempts(ask: Ask):

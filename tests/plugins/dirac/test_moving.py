@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from pilotage.plugins.dirac import door_guard, former, jencode, routing
 from pilotage.plugins.dirac.former import FormerServices
 from pilotage.plugins.dirac.jencode import Form, Result
+from pilotage.service import deadline
 from pilotage.service.auth import access
 from pilotage.service.http_errors import SenderSilent
 from pilotage.service.routing import StrictRequest
@@ -194,6 +195,20 @@ def test_a_submission_that_may_have_been_accepted_is_not_sent_to_the_next_url(
 
         monkeypatch.setattr(former, "_call_https", miss)
         assert (await door("ada", MANAGER, "submitJob", JDL)).status_code == 503
+
+    asyncio.run(check())
+
+
+def test_former_services_have_their_own_time(door: AskDoor, monkeypatch: pytest.MonkeyPatch):
+    async def check() -> None:
+        monkeypatch.setattr(deadline, "SECONDS", 0.1)
+
+        async def answer_late(*_: object) -> Result:
+            await asyncio.sleep(0.5)
+            return jencode.ok(7)
+
+        monkeypatch.setattr(former, "_call_https", answer_late)
+        assert value(await door("ada", MANAGER, "submitJob", JDL)) == 7
 
     asyncio.run(check())
 
