@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from examples.servers.cluster import MASTER, Addresses, Node, PatroniCluster, postgresql_programs
+from examples.servers.cluster import MASTER, PASSWORD, Addresses, Node, PatroniCluster, postgresql_programs
 from examples.servers.postgres import Postgres
 from examples.servers.starting import wait_until
 from tests import debian
@@ -104,8 +104,10 @@ class _PatroniNodes:
             node.patroni.stop()
         self._cluster.control("remove", MASTER, typed=(MASTER, "Yes I am aware"))
         self._archive.run(first, "--delta", *words, "restore")
-        self._run(first, "--wait", f"--log={first.directory / 'restore.log'}", "start")
-        wait_until(lambda: not _ask(self._cluster.direct(first), "SELECT pg_is_in_recovery()"))
+        log, options = first.directory / "restore.log", "-c listen_addresses=''"
+        self._run(first, "--wait", f"--log={log}", f"--options={options}", "start")
+        local = f"host={first.directory} user=postgres password={PASSWORD} dbname=postgres"
+        wait_until(lambda: not _ask(local, "SELECT pg_is_in_recovery()"))
         self._run(first, "--wait", "stop")
         first.patroni.start()
         wait_until(lambda: self._cluster.find_primary() is first)
