@@ -73,12 +73,17 @@ def forecast_start(
     if open_share == 0:
         return refuse("those of its queues at which pilots asked in the last hour are closed now")
     estimate = (place.before + 1) / (_find_rate(starts, now) * (open_share or 1))
+    if estimate > start_interval.LONGEST:
+        return refuse("at the rate of the last 24 hours it would wait for more than a year")
     past = past_forecasts.list_past(conn, vo, now=now)
     interval = start_interval.find_interval(estimate, past)
     record = start_interval.count_held(past)
     if interval is None:
         number = sum(each.has_started for each in past)
         refusal = f"{number} of the {start_interval.LEAST} past ones of {vo} that it needs are known"
+        return StartForecast(estimate=estimate, interval=None, record=record, refusal=refusal)
+    if interval.most is None and interval.least < _MINUTE.total_seconds():
+        refusal = f"too many of the jobs of past ones of {vo} still wait"
         return StartForecast(estimate=estimate, interval=None, record=record, refusal=refusal)
     return StartForecast(estimate=estimate, interval=interval, record=record)
 
@@ -91,8 +96,10 @@ def refuse(why: str) -> StartForecast:
 def _read_starts(conn: Connection, class_id: int, now: datetime) -> Mapping[datetime, int]:
     """Starts of a class in the longest window, by minute."""
     subject = (str(class_id),)
-    found = day_record.read_since(conn, Series.STARTS, now - _WINDOWS[-1], [subject])
-    return found.get(subject, {})
+    longest = _WINDOWS[-1]
+    found = day_record.read_since(conn, Series.STARTS, now - longest, [subject])
+    # The record begins with the whole minute.
+    return {at: number for at, number in found.get(subject, {}).items() if now - at <= longest}
 
 
 def _find_rate(starts: Mapping[datetime, int], now: datetime) -> float:
@@ -129,6 +136,8 @@ def _format_interval(interval: StartInterval) -> str:
     most = _format_seconds(max(interval.most, 60))
     if interval.least < _MINUTE.total_seconds():
         return f"within {most}"
+    if least == most:
+        return f"in about {most}"
     return f"between {least} and {most} from now"
 
 

@@ -17,6 +17,8 @@ from taskqueue.past_forecasts import PastForecast, StartInterval
 
 #: Started jobs of past forecasts below which there is no interval.
 LEAST: Final = 30
+#: Seconds beyond which nothing is foretold: a year.
+LONGEST: Final = 365 * 86_400.0
 #: Share of forecasts that may miss, at each end.
 _MISSES: Final = 0.05
 #: Change of the level by one miss.
@@ -47,7 +49,8 @@ def find_interval(estimate: float, past: Sequence[PastForecast]) -> StartInterva
     early, late = (_MISSES + _STEP * sum(_MISSES - each[end] for each in judged) for end in (0, 1))
     known = _accumulate(past)
     least, most = _find_quantile(known, early), _find_quantile(known, 1 - late)
-    return StartInterval(least=(least or 0.0) * estimate, most=None if most is None else most * estimate)
+    end = None if most is None or most * estimate > LONGEST else most * estimate
+    return StartInterval(least=min((least or 0.0) * estimate, LONGEST), most=end)
 
 
 def _accumulate(past: Iterable[PastForecast]) -> list[tuple[float, float]]:

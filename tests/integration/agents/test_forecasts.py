@@ -1,7 +1,9 @@
 """Forecasts of starts: refused where nothing was seen, corrected by the record of those before."""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
@@ -20,6 +22,8 @@ from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import jobs, start_forecasts, task_queues, waiting_jobs
 from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban
+from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import PlaceInClass
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG
 
@@ -74,6 +78,47 @@ def test_a_forecast_is_refused_where_nothing_was_seen_from_which_it_follows(
     assert forecast(engine, last, now + timedelta(hours=2)).refusal == (
         "no pilot that fits came in the last hour"
     )
+
+
+def test_a_class_whose_last_start_was_a_day_ago_has_no_forecast(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        [*_, last] = queued_jobs.put(conn, now, 20)
+    at = now.replace(second=0, microsecond=0)
+    start(engine, at)
+    later = at + timedelta(days=1, seconds=20)  # the record has the whole minute
+    ask(engine, later)
+    assert forecast(engine, last, later).refusal == "no job like it started in the last 24 hours"
+
+
+def test_a_start_after_more_than_a_year_is_not_foretold(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with database.writing(engine) as conn:
+        [*_, last] = queued_jobs.put(conn, now, 20)
+    start(engine, now)
+    ask(engine, now + timedelta(hours=23))
+    find_place = listing.find_place
+
+    def find_last(*given: Any) -> PlaceInClass | None:
+        place = find_place(*given)
+        return place and replace(place, before=3e6)
+
+    monkeypatch.setattr(listing, "find_place", find_last)
+    found = forecast(engine, last, now + timedelta(hours=23))
+    assert found.refusal == "at the rate of the last 24 hours it would wait for more than a year"
+
+
+def test_an_interval_without_ends_is_not_told(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        ids = queued_jobs.put(conn, now, 200)
+        made = [NewForecast(job_id=each, vo="lhcb", estimate=6e5, interval=None) for each in ids]
+        past_forecasts.store(conn, made, now=now)
+    start(engine, now, 40)
+    ask(engine, now)
+    run_agent(engine, now)
+    found = forecast(engine, ids[-1], now + MINUTE)
+    assert found.refusal == "too many of the jobs of past ones of lhcb still wait"
+    assert found.estimate is not None
 
 
 def test_a_forecast_says_what_is_closed(engine: Engine, now: datetime) -> None:

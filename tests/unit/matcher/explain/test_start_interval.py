@@ -166,3 +166,10 @@ def test_a_job_that_waits_is_judged_when_its_interval_is_over() -> None:
     interval = StartInterval(least=60.0, most=120.0)
     waiting = past(30.0, 90.0, 150.0, has_started=False, interval=interval)
     assert [each.judged for each in waiting] == [None, None, (False, True)]
+
+
+def test_nothing_is_foretold_beyond_a_year() -> None:
+    ratios = past(*(60.0 * each for each in range(1, 101)))
+    year = start_interval.LONGEST
+    assert start_interval.find_interval(year / 20, ratios) == StartInterval(least=year / 4, most=None)
+    assert start_interval.find_interval(1e13, ratios) == StartInterval(least=year, most=None)
