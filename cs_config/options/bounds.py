@@ -80,8 +80,10 @@ SUBMITTED_JOBS: Final = 10_000
 #: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.
 PARENTS: Final = 1_000
 DEPENDENCIES: Final = 100_000
-#: Rules of retry of one job, and the characters, retries, factor and seconds of delay of one of them.
+#: Rules of retry of one job, the values that all of them change, each of which is checked with every job, and
+#: the characters, retries, factor and seconds of delay of one of them.
 RETRY_RULES: Final = 20
+RETRY_CHANGES: Final = 40
 RETRY_RULE: Final = 300
 RETRIES: Final = 10
 RETRY_FACTOR: Final = 10

@@ -136,8 +136,9 @@ def read_rules(raw: object) -> tuple[str, ...]:
     texts = tuple(dict.fromkeys(split_rules(raw)))
     if len(texts) > bounds.RETRY_RULES:
         raise RetryRuleError(f"{len(texts)} rules are too many, allowed are {bounds.RETRY_RULES}")
-    for each in texts:
-        parse_rule(each)
+    changes = sum(len(parse_rule(each).values) for each in texts)
+    if changes > bounds.RETRY_CHANGES:
+        raise RetryRuleError(f"{changes} changed values are too many, allowed are {bounds.RETRY_CHANGES}")
     return texts
 
 

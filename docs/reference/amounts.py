@@ -191,7 +191,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         Amount(
             who="job",
             what="retries by its rules",
-            most=f"{bounds.RETRIES} by each of {bounds.RETRY_RULES} rules, which are checked at submission",
+            most=f"{bounds.RETRIES} by each of {bounds.RETRY_RULES} rules, which change "
+            f"{bounds.RETRY_CHANGES} values and are checked at submission",
             counted_by="cs_config.options.retry_rules.count_uses",
             test=f"{_ROUTES}test_retries.py::test_each_retry_has_more_memory_until_none_is_left",
         ),
@@ -211,7 +212,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         Amount(
             who="all",
             what="bytes of expressions, conditions, templates and attributes of descriptions that are kept",
-            most=f"{evaluation.KEPT_MB} MB of expressions, 192 MB of what was derived from them, "
+            most=f"{evaluation.KEPT_MB} MB of expressions, 208 MB of what was derived from them, "
             f"{template_cache.MOST_BYTES >> 20} MB of templates, "
             f"{job_groups.MOST_BYTES >> 20} MB of attributes, "
             f"{queue_columns.MOST_BYTES >> 20} MB of conditions for each VO. What was stored first goes",

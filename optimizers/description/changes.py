@@ -15,6 +15,7 @@ from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.classad.syntax_tree import TextSpan
 from requirements.errors import InvalidJob, Problem, did_you_mean
+from requirements.kept import keep
 from requirements.values import fold, format_value
 
 #: Names with values that are kept as they are, and why.
@@ -32,6 +33,12 @@ _EXPRESSIONS: Final[Mapping[str, str]] = {
     "requirement": _REQUIREMENTS,
     "rank": "Rank",
 }
+
+
+@keep(16, lambda _, text: 100 * len(text))  # many jobs have one expression, and rules of retry many names
+def read_comparisons(text: str) -> Sequence[AttributeComparison]:
+    """The comparisons of one attribute with one literal in an expression."""
+    return tuple(expression.comparisons(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +91,7 @@ def _check_spelling(name: str, requirements: object, options: VoOptions) -> None
     """Refuse a name that is new in the Requirements and looks like one that is known."""
     declared = options.job_description.declarations.names()
     if isinstance(requirements, str):
-        present = [each.name for each in expression.comparisons(requirements)]
+        present = [each.name for each in read_comparisons(requirements)]
     else:
         present = [*requirements] if isinstance(requirements, Mapping) else []
     if meant := _find_alike(name, (*present, *declared)):
@@ -143,7 +150,7 @@ def _change_part(requirements: object, name: str, value: object) -> object:
 
 def _change_expression(text: str, name: str, value: object) -> str:
     """An expression whose one comparison of this name has another value; without any it gets one."""
-    found = [each for each in expression.comparisons(text) if fold(each.name) == fold(name)]
+    found = [each for each in read_comparisons(text) if fold(each.name) == fold(name)]
     if len(found) > 1 or not isinstance(value, str | int | float):
         compared = f"compares {name} {len(found)} times" if len(found) > 1 else "is not shortened"
         message = f"the expression in Requirements {compared}: state a new expression as Requirements"

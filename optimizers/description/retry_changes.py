@@ -1,5 +1,6 @@
 """The values that a rule of retry gives a description, for `changes.change_body`."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -9,7 +10,6 @@ from cs_config.options import keywords
 from cs_config.options.options import VoOptions
 from cs_config.options.retry_rules import RetryRule, ValueChange, parse_rule
 from optimizers.description import changes
-from requirements.classad import expression
 from requirements.errors import InvalidJob, Problem
 from requirements.values import as_number, fold, normal_number
 
@@ -58,7 +58,8 @@ def find_unfit_rules(
     for text in rules:
         try:
             values = find_values(parse_rule(text), body, options, _ANY_RUN)
-            changes.change_body(body, values, options)
+            for name, value in values.items():  # one by one: no other expression is parsed for each of them
+                changes.change_body(body, {name: value}, options)
         except InvalidJob as error:
             yield from (replace(each, path=f"Retry/{each.path}") for each in error.problems)
 
@@ -78,8 +79,8 @@ def _change_value(
 
 
 def _multiply(old: float, factor: float) -> int | float:
-    """Rounded up to a whole number where the old one is whole."""
-    new = round(old * factor, 6)
+    """Rounded up to a whole number where the old one is whole; what is infinite is refused as too large."""
+    new = max(-sys.float_info.max, min(round(old * factor, 6), sys.float_info.max))
     return ceil(new) if normal_number(old) == int(old) else new
 
 
@@ -90,7 +91,7 @@ def _find_number(name: str, stated: Mapping[str, object]) -> float | None:
         return _as_float(stated.get(keyword.name, keywords.DEFAULTS.get(keyword.name)))
     requirements = stated.get("Requirements")
     if isinstance(requirements, str):
-        parts = [(each.name, each.value) for each in expression.comparisons(requirements)]
+        parts = [(each.name, each.value) for each in changes.read_comparisons(requirements)]
     else:
         parts = [*requirements.items()] if isinstance(requirements, Mapping) else []
     return next((_as_float(value) for part, value in parts if fold(part) == fold(name)), None)

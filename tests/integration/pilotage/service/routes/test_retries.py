@@ -178,6 +178,12 @@ def test_jobs_that_share_a_description_part_by_their_retries(service: Service):
     assert sorted(each["Arguments"] for each in found.values()) == ["1", "2"]
 
 
+def test_a_value_that_becomes_infinite_is_too_large(service: Service):
+    job_id = _submit(service, Requirements="other.Foo <= 1e308 || true", Retry="any failure: Foo x 10")
+    assert _run(service, KILLED)["status"] == "Failed"
+    assert "is out of range" in _read(service, job_id)["application_status"]
+
+
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
@@ -187,6 +193,7 @@ def test_jobs_that_share_a_description_part_by_their_retries(service: Service):
         ("1: 11 times", "11 times are too many, allowed are 10"),
         ("1: MinRAM x 2", "MinRAM is not a number in the description"),
         ("1: Memry = 2", "did you mean"),
+        ("; ".join(f"{code}: A = 1, B = 2, C = 3" for code in range(14)), "42 changed values are too many"),
         ("1: Owner = bob", "a job keeps its owner"),
         ("1: sometimes", "'sometimes' is no change"),
     ],
