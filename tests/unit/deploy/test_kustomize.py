@@ -84,6 +84,7 @@ def test_pods_have_no_rights_and_bounded_memory(pod: Any) -> None:
     assert [str(pod["securityContext"]["runAsUser"])] == number
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False, "PILOTAGE_PORT of the Service would be read as a setting"
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
