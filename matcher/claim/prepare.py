@@ -67,8 +67,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     # Checked without locks, so that polling at a closed place costs no write; skipped where a job was just
     # given.
     gate = None
+    owners = frozenset[str]() if in_memory else view.find_owners(served.place, resource)
     if is_restricted and not is_open:
-        gate = view.gate(served.place, resource=resource, count=request.count, holder=holder)
+        gate = view.gate(served.place, resource=resource, count=request.count, holder=holder, owners=owners)
     if gate and (refused := _refusal_reason(view, gate, candidates, served.place, request.count)):
         return _give_reason(view, {refused: candidates, NODE: kept_back})
     if not candidates:
@@ -84,7 +85,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         otherwise=_give_reason(view, {NODE: kept_back}).refused if kept_back else None,
         config=view.config,
         is_restricted=is_restricted,
-        owners=frozenset() if in_memory else view.find_owners(served.place, resource),
+        owners=owners,
         locks=locks,
         allotments=here.allotments if resource is here.resource else {},
     )

@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -161,6 +161,26 @@ class OpenPlaceCache:
         self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0, config)
 
 
+#: Seconds for which the sites with waiting pilots are kept; directors report them less often.
+_EXPECTED_SECONDS = 5.0
+
+
+class ExpectedPilots:
+    """VO and site of pilots that wait in batch systems, kept for some seconds, as many claims need them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._found: frozenset[tuple[str, str]] = frozenset()
+        self._until = -math.inf
+
+    def read(self, conn: Connection) -> frozenset[tuple[str, str]]:
+        """What was read some seconds ago, or now."""
+        if (now := self._clock()) >= self._until:
+            self._found = pilots.list_expected(conn)
+            self._until = now + _EXPECTED_SECONDS
+        return self._found
+
+
 @dataclass(slots=True)
 class CachedCalendar:
     """The cached calendar of closures, and the age of all cached data."""
@@ -191,6 +211,7 @@ class MatcherCache:
     no_matches: NoMatchCache = field(default_factory=NoMatchCache)
     closures: CachedCalendar = field(default_factory=CachedCalendar)
     open_places: OpenPlaceCache = field(default_factory=OpenPlaceCache)
+    expected: ExpectedPilots = field(default_factory=ExpectedPilots)
     #: Held while the index is read or changed, never during a statement: the event loop takes it, too.
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: Held by the one thread that reads the feed.
@@ -356,16 +377,18 @@ class Snapshot:
         resource: Resource,
         count: int,
         holder: LeaseHolder | None = None,
+        owners: frozenset[str] | None = None,
     ) -> PlacePolicy | None:
         """The policy of a place for a request for jobs, without locks.
 
-        Cores are counted as the claim would give them; `holder` None: to a pilot without jobs. None: no
-        conditions, or its pilot has no room, and the claim gives the reason.
+        Cores are counted as the claim would give them; `holder` None: to a pilot without jobs; `owners` as of
+        `find_owners`, None: not known yet. None: no conditions, or its pilot has no room, and the claim gives
+        the reason.
         """
         if policy is None and not self.counts(place):
             return None
         policies = place_policy.read_policies(self.conn, [place], self.now, closed=self.calendar.closed)
-        owners = self.find_owners(place, resource)
+        owners = self.find_owners(place, resource) if owners is None else owners
         gate = policies.policy_at(place, policy, vos=resource.named_vos, owners=owners)
         if gate is not None and gate.bounds_cores:
             [room] = [None] if holder is None else opening.read_rooms(self.conn, [holder], now=self.now)
@@ -385,7 +408,9 @@ class Snapshot:
 
     def _would_take(self, place: Location, resource: Resource, vo: str) -> bool:
         address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
-        if not self.config.usable(address, vo) or not pilots.is_expected(self.conn, vo, place.site):
+        if not self.config.usable(address, vo):
+            return False
+        if (vo, place.site) not in self.memory.expected.read(self.conn):
             return False
         own = replace(resource, vos=frozenset({vo}), owners=None, owner_groups=None)
         served = self.memory.places.served(

@@ -24,16 +24,28 @@ def read_standings(
         yield from floors.list_standings(conditions)
 
 
-def count_fitting(conn: Connection, config: Configuration, vo: str, site: str) -> int:
-    """The waiting jobs of a VO that a queue of a site could run."""
-    waiting = listing.list_waiting(conn, {vo})
-    ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
-    whole = queue_set.all_queues(config, vo)
-    here = whole.sites.get(site, 0)
-    fitting = (
-        each.jobs for each in waiting if here & whole.fulfilling(job_conditions.waiting_conditions(each, ads))
-    )
-    return sum(fitting)
+class FittingJobs:
+    """Waiting jobs of VOs that queues of sites could run; the queues of each class are found once."""
+
+    def __init__(self, conn: Connection, config: Configuration) -> None:
+        self._conn = conn
+        self._config = config
+        self._of_vos: dict[str, list[tuple[int, int]]] = {}  # bitmaps of queues, with numbers of jobs
+
+    def count(self, vo: str, site: str) -> int:
+        """The waiting jobs of a VO that a queue of a site could run."""
+        here = queue_set.all_queues(self._config, vo).sites.get(site, 0)
+        if vo not in self._of_vos:
+            self._of_vos[vo] = self._read(vo)
+        return sum(jobs for queues, jobs in self._of_vos[vo] if here & queues)
+
+    def _read(self, vo: str) -> list[tuple[int, int]]:
+        waiting = listing.list_waiting(self._conn, {vo})
+        ads = job_conditions.read_job_ads(
+            self._conn, self._config, waiting, needed=self._config.has_admission
+        )
+        fulfilling = queue_set.all_queues(self._config, vo).fulfilling
+        return [(fulfilling(job_conditions.waiting_conditions(each, ads)), each.jobs) for each in waiting]
 
 
 def list_reasons(
@@ -42,11 +54,11 @@ def list_reasons(
     """Why jobs of a VO come after those of others at some sites, as texts."""
     standings = list(read_standings(conn, config, sites, now))
     own = {fold(each.site) for each in standings if each.vo == vo and each.is_below}
-    for each in standings:
-        if not each.is_below or each.vo == vo or fold(each.site) in own:
-            continue
-        if number := count_fitting(conn, config, each.vo, each.site):
-            is_expected = pilots.is_expected(conn, each.vo, each.site)
+    others = [each for each in standings if each.is_below and each.vo != vo and fold(each.site) not in own]
+    fitting, expected = FittingJobs(conn, config), pilots.list_expected(conn) if others else frozenset()
+    for each in others:
+        if number := fitting.count(each.vo, each.site):
+            is_expected = (each.vo, each.site) in expected
             lent = (
                 "" if is_expected else "; no pilot of it waits there, so only pilots that serve both keep it"
             )

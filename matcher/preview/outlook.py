@@ -133,12 +133,11 @@ def _list_kept(
     before, after = (floors.list_floors(each) for each in (proposal.before, proposal.after))
     changed = {key for key, floor in after.items() if before.get(key) != floor}
     sites = {site for site, _ in changed}
+    fitting = kept_for_floors.FittingJobs(conn, proposal.after)
     for each in kept_for_floors.read_standings(conn, proposal.after, sites, now):
-        is_visible = vos is None or each.vo in vos
-        if is_visible and each.is_below and (each.site, each.vo) in changed:
-            number = kept_for_floors.count_fitting(conn, proposal.after, each.vo, each.site)
-            if number:
-                yield ClosedPlace(scope=each.site, why=kept_for_floors.describe(each, number))
+        is_concerned = (vos is None or each.vo in vos) and (each.site, each.vo) in changed
+        if is_concerned and each.is_below and (number := fitting.count(each.vo, each.site)):
+            yield ClosedPlace(scope=each.site, why=kept_for_floors.describe(each, number))
 
 
 def _closed_throttles(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
 from sqlalchemy.sql.dml import Update
 
 from cs_config.tree.address import QueueAddress
@@ -474,16 +474,13 @@ def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[Que
     return {queue: QueueActivity(asked=asked[queue], coming=coming[queue]) for queue in asked.keys() | coming}
 
 
-IS_EXPECTED = (
-    select(literal(1))
-    .where(table.c.vo == bindparam("vo"), table.c.site == bindparam("site"), _is_coming)
-    .limit(1)
-)
+#: Of all VOs: a search for one of them at one site would read its pilots there that have ended.
+EXPECTED = select(table.c.vo, table.c.site).where(_is_coming).distinct()
 
 
-def is_expected(conn: Connection, vo: str, site: str) -> bool:
-    """Whether a pilot of a VO waits in a batch system of a site, as far as its director reports."""
-    return conn.execute(IS_EXPECTED, {"vo": vo, "site": site}).first() is not None
+def list_expected(conn: Connection) -> frozenset[tuple[str, str]]:
+    """VO and site of all pilots that wait in batch systems, as far as directors report."""
+    return frozenset((row.vo, row.site) for row in conn.execute(EXPECTED))
 
 
 BIND = (

@@ -340,9 +340,10 @@ def describe_site(parts: Services, caller: Caller, site: str) -> SiteAnswer:
     [found] = _list_states(parts, [site], jobs_of=jobs_of, vos=vos)
     with database.reading(parts.engine) as conn:
         values = advertised_values.list_values(conn, parts.live.current, site, parts.clock())
+        fitting = kept_for_floors.FittingJobs(conn, parts.live.current)
         for each in found.floors:
             if vos is None or each.vo in vos:
-                each.waiting = kept_for_floors.count_fitting(conn, parts.live.current, each.vo, site)
+                each.waiting = fitting.count(each.vo, site)
     advertised = [AdvertisedValueAnswer.model_validate(each) for each in values]
     return found.model_copy(update={"advertised": advertised})
 

@@ -13,6 +13,7 @@ from sqlalchemy import Engine, select, update
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
+from matcher.claim.snapshot import ExpectedPilots
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.errors import InvalidResource, PilotageError
 from requirements.resource import Location
@@ -167,6 +168,25 @@ def test_pilots_of_another_vo_borrow_while_none_of_the_owner_waits(engine: Engin
     assert _ask(matcher, 2, ["cms"]) == ["cms"] * 2
     assert _ask(matcher, 2) == ["cms", "lhcb"]
     assert scope_counters.agree(engine)
+
+
+def test_waiting_pilots_are_read_every_few_seconds(engine: Engine, now: datetime) -> None:
+    """Not by each claim: there may be very many pilots."""
+    at = 100.0
+    expected = ExpectedPilots(lambda: at)
+
+    def read() -> frozenset[tuple[str, str]]:
+        with database.reading(engine) as conn:
+            return expected.read(conn)
+
+    _expect_pilot(engine, now, status="Submitted")
+    assert read() == {("cms", "A.B.ch")}
+    _expect_pilot(engine, now, "lhcb")
+    _expect_pilot(engine, now, "atlas", status="Running")
+    at += 4.9
+    assert read() == {("cms", "A.B.ch")}
+    at += 0.1
+    assert read() == {("cms", "A.B.ch"), ("lhcb", "A.B.ch")}
 
 
 def test_pilots_of_another_vo_get_nothing_while_one_of_the_owner_waits_for_a_slot(
