@@ -37,6 +37,7 @@ def _why(service: Service, vo: str, job: int) -> str:
 
 def _take(service: Service, number: int) -> list[str]:
     """The VOs of jobs for requests that may serve both."""
+    service.parts.matcher.refresh()
     pilot = service.operator()
     answers = [pilot.post("/api/v1/matcher/requestJob", json=QUEUE).json() for _ in range(number)]
     given = [each["job_id"] for answer in answers for each in answer["matches"]]
