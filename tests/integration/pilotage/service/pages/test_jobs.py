@@ -353,6 +353,28 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
     assert len(_shown(page)) == 1
 
 
+def test_on_a_phone_the_list_is_cards_that_are_sorted_and_ticked(
+    service: Service, signed_in: SignedIn
+) -> None:
+    names = {"JobName": "a_name_of_many_letters_without_any_place_to_break", "JobGroup": "phone" * 12}
+    ids = _submit(service, *({**names, "Requirements": {"Nothing": n}} for n in range(2)), user="pho")
+    page = signed_in(service, role="operator", how={"viewport": {"width": 360, "height": 900}})
+    page.goto("/jobs?owner=pho")
+    _expect_jobs(page, ids[::-1])
+    table = page.get_by_role("region", name="Jobs")
+    for box in (table, page.locator("html")):
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0, "nothing is beyond the edge"
+    [first, *_] = table.locator("tbody tr").all()
+    titles = first.locator("td").evaluate_all("cells => cells.map((cell) => cell.dataset.label)")
+    assert {"Status", "Owner"} <= set(titles), titles
+    table.locator("thead").get_by_role("link", name="Job ▾").click()
+    _expect_jobs(page, ids)
+    page.get_by_label(f"Job {ids[0]}").check()
+    picture(page, "jobs/cards")
+    page.get_by_role("button", name="Hold…").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Hold")
+
+
 def test_a_copy_of_one_of_many_jobs_is_that_job_alone(service: Service, signed_in: SignedIn) -> None:
     many = 'Executable = "x"; Arguments = "%s"; Parameters = {"a", "b"};'
     ids = service.user("ada").post("/api/v1/jobs", json={"jdl": many}).json()["job_ids"]
