@@ -516,6 +516,16 @@ def find_keyword(name: str) -> Keyword | None:
     return _BY_FOLD.get(fold(name))
 
 
+#: Before a name that means the entry in the Requirements, whether or not it is a keyword, too.
+PART = "Requirements."
+
+
+def find_part(name: str) -> str:
+    """The name that stands behind `Requirements.`; else none."""
+    stripped = name.strip()
+    return stripped[len(PART) :].strip() if fold(stripped).startswith(fold(PART)) else ""
+
+
 def as_json(keyword: Keyword, value: object) -> object:
     """Convert a value that the keyword has read to JSON, as in a stored description."""
     if keyword.attribute in ("environment", "foreign") and isinstance(value, tuple):

@@ -174,7 +174,8 @@ def _restate(demand: JobDemand, edits: dict[str, Any], survey: QueueSet) -> JobD
 def list_values(before: JobDemand, after: JobDemand) -> dict[str, object]:
     """The values by which an edit of the description makes one demand of the other; None takes one away.
 
-    By keyword, or by name in a record of Requirements. Empty: there is no such edit.
+    By keyword, or by name in a record of Requirements: `Requirements.NAME` where that is a keyword, too.
+    Empty: there is no such edit.
     """
     old, new = before.asked.statements, after.asked.statements
     changed = {name: new.get(name) for name in old | new if old.get(name) != new.get(name)}
@@ -196,7 +197,12 @@ def _list_parts(old: Requirements | None, new: Requirements | None) -> dict[str,
         return {"Requirements": None}
     had, has = dict(old.values if old else ()), dict(new.values if new else ())
     changed = [name for name in had | has if had.get(name) != has.get(name)]
-    return {name: list(it) if isinstance(it := has.get(name), tuple) else it for name in changed}
+    return {
+        f"{keywords.PART}{name}" if keywords.find_keyword(name) else name: list(it)
+        if isinstance(it := has.get(name), tuple)
+        else it
+        for name in changed
+    }
 
 
 def _requirement_alternatives(

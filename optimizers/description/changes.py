@@ -1,6 +1,7 @@
 """Changes of a stored description: some of its keywords, or parts of its Requirements, get other values.
 
-A name that is no keyword is a part of the Requirements. None takes a keyword, or a part, away.
+A name that is no keyword is a part of the Requirements, and so is a keyword that only they state; with
+`Requirements.` before it every name is. None takes a keyword, or a part, away.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,11 +71,14 @@ def change_body(body: Mapping[str, object], changes: Mapping[str, object], optio
 
 
 def _change(body: dict[str, object], name: str, value: object, options: VoOptions) -> Iterator[str]:
+    requirements = body.get(_REQUIREMENTS)
+    if part := keywords.find_part(name):
+        return _replace(body, _REQUIREMENTS, _change_part(requirements, part, value), part)
     folded = fold(name.strip())
     if folded in _KEPT:
         raise InvalidJob([Problem(path=name, message=f"is not changed: {_KEPT[folded]}")])
     keyword = keywords.find_keyword(name.strip())
-    if keyword is not None:
+    if keyword is not None and (_find(body, keyword.name) is not None or not _is_part(folded, requirements)):
         new = None if value is None else keywords.as_json(keyword, keyword.read(value))
         return _replace(body, keyword.name, new)
     if folded in _EXPRESSIONS:
@@ -82,21 +86,28 @@ def _change(body: dict[str, object], name: str, value: object, options: VoOption
     own = next((each for each in options.job_description.extra if fold(each) == folded), None)
     if own is not None:
         return _replace(body, own, value)
-    requirements = body.get(_REQUIREMENTS)
-    _check_spelling(name.strip(), requirements, options)
+    if keyword is None:
+        _check_spelling(name.strip(), requirements, options)
     return _replace(body, _REQUIREMENTS, _change_part(requirements, name.strip(), value), name)
 
 
 def _check_spelling(name: str, requirements: object, options: VoOptions) -> None:
     """Refuse a name that is new in the Requirements and looks like one that is known."""
     declared = options.job_description.declarations.names()
-    if isinstance(requirements, str):
-        present = [each.name for each in read_comparisons(requirements)]
-    else:
-        present = [*requirements] if isinstance(requirements, Mapping) else []
-    if meant := _find_alike(name, (*present, *declared)):
+    if meant := _find_alike(name, (*_list_parts(requirements), *declared)):
         message = "is no keyword, and is not in the Requirements; a new name there is stated with all of them"
         raise InvalidJob([Problem(path=name, message=message, suggestion=meant)])
+
+
+def _list_parts(requirements: object) -> list[str]:
+    """The names in the Requirements."""
+    if isinstance(requirements, str):
+        return [each.name for each in read_comparisons(requirements)]
+    return [*requirements] if isinstance(requirements, Mapping) else []
+
+
+def _is_part(folded: str, requirements: object) -> bool:
+    return folded in map(fold, _list_parts(requirements))
 
 
 @lru_cache(maxsize=1_000)  # the same for each of many copies

@@ -27,6 +27,7 @@ from snakemake_interface_executor_plugins.settings import (
 )
 
 from pilotage import Client, JobRecord, PilotageError, ServiceAway
+from snakemake_executor_plugin_pilotage.unpacking import unpack
 
 #: Final states of jobs, as a filter.
 _ENDED: Final = "Done,Failed,Killed,Deleted"
@@ -193,8 +194,7 @@ class Executor(RemoteExecutor):
         shutil.rmtree(place, ignore_errors=True)  # of an attempt that was broken off
         files = {file.name: file for file in self._client.output(record.id, _FETCHED)}
         if _OUTPUTS in files:
-            with tarfile.open(files[_OUTPUTS]) as archive:
-                archive.extractall(filter="data")
+            unpack(files[_OUTPUTS])
             files[_OUTPUTS].unlink()
         return files.get("std.err")
 

@@ -431,7 +431,8 @@ class EditRequest(BulkChange):
     """The filter of the jobs to edit, and what changes in their descriptions."""
 
     set: Annotated[SetValues, Field(min_length=1)] = Field(
-        description="Values by keyword, or by name in the Requirements; null takes one away."
+        description="Values by keyword, or by name in the Requirements (`Requirements.NAME` is always "
+        "there); null takes one away."
     )
 
 

@@ -15,6 +15,45 @@ BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": REQUIRED}
 
 
 @pytest.mark.parametrize(
+    ("before", "wanted", "after", "note"),
+    [
+        (
+            {"Requirements": {"MaxRAM": 9000}},
+            {"maxram": 4000},
+            {"Requirements": {"maxram": 4000}},
+            "maxram 9000 → 4000",
+        ),
+        (
+            {"Requirements": "other.MaxRAM >= 9000"},
+            {"MaxRAM": 4000},
+            {"Requirements": "other.MaxRAM >= 4000"},
+            "Requirements other.MaxRAM >= 9000 → other.MaxRAM >= 4000",
+        ),
+        (
+            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 9000}},
+            {"MaxRAM": 4000},
+            {"MaxRAM": 4000, "Requirements": {"MaxRAM": 9000}},
+            "MaxRAM 8000 → 4000",
+        ),
+        (
+            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 9000}},
+            {"requirements.MaxRAM": 4000},
+            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 4000}},
+            "MaxRAM 9000 → 4000",
+        ),
+        ({"Requirements": {"MaxRAM": 9000}}, {"MaxRAM": None}, {}, "MaxRAM 9000 → none"),
+        ({}, {"Requirements.MaxRAM": 1}, {"Requirements": {"MaxRAM": 1}}, "MaxRAM none → 1"),
+        ({}, {"MaxRAM": 1}, {"MaxRAM": 1}, "MaxRAM none → 1"),
+    ],
+)
+def test_a_keyword_that_only_the_requirements_state_is_changed_there(
+    before: dict[str, object], wanted: dict[str, object], after: dict[str, object], note: str
+) -> None:
+    found = changes.change_body(before, wanted, OPTIONS)
+    assert (found.body, found.note) == (after, note)
+
+
+@pytest.mark.parametrize(
     ("wanted", "body", "note"),
     [
         ({"cputime": "7200"}, BODY | {"CPUTime": 7200}, "CPUTime 3600 → 7200"),

@@ -63,8 +63,9 @@ def test_a_job_that_a_queue_fits_shows_when_it_will_start(service: Service, sign
     picture(page, "why/start")
 
 
-def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in: SignedIn) -> None:
-    job_id = _submit(service, Requirements={"Memory": 20_000})
+@pytest.mark.parametrize("name", ["Memory", "MaxRAM"])  # MaxRAM is a keyword of its own, too
+def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in: SignedIn, name: str) -> None:
+    job_id = _submit(service, MaxRAM=30_000, Requirements={name: 20_000})
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto(f"/jobs/{job_id}/why")
     page.get_by_role("button", name="Do it").first.click()
@@ -74,7 +75,7 @@ def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in:
         for each in service.user().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
         if each["minor"] == "Edited"
     ]
-    assert edited["application"].startswith("Memory 20000 → ")
+    assert edited["application"].startswith(f"{name} 20000 → ")
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["minor_status"] != "No eligible queue"
 
 
