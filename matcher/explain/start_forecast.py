@@ -46,7 +46,7 @@ class StartForecast:
             return f"No forecast of its start: {self.refusal}."
         held, of = self.record.held, self.record.of
         rate = f" ({100 * held / of:.0f} % of the last {of} such forecasts held)" if of else ""
-        return f"Starts probably {_format_interval(self.interval)}{rate}."
+        return f"Starts probably {format_interval(self.interval)}{rate}."
 
 
 def forecast_start(
@@ -129,11 +129,14 @@ def _measure_open_share(
     return sum(number for here, number in asked.items() if here & ~closed) / sum(asked.values())
 
 
-def _format_interval(interval: StartInterval) -> str:
-    least = _format_seconds(interval.least)
+def format_interval(interval: StartInterval) -> str:
+    """The interval as it is told to people; a point has one number."""
+    least = format_seconds(interval.least)
     if interval.most is None:
         return f"not before {least} from now"
-    most = _format_seconds(max(interval.most, 60))
+    most = format_seconds(max(interval.most, 60))
+    if interval.least == interval.most:
+        return f"about {most} from now"
     if interval.least < _MINUTE.total_seconds():
         return f"within {most}"
     if least == most:
@@ -141,8 +144,8 @@ def _format_interval(interval: StartInterval) -> str:
     return f"between {least} and {most} from now"
 
 
-def _format_seconds(seconds: float) -> str:
-    """Two digits are enough: the interval is wide."""
+def format_seconds(seconds: float) -> str:
+    """Format a duration. Two digits are enough: the interval is wide."""
     for unit, length in (("d", 86_400), ("h", 3600)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

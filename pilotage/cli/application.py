@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
             "show": "job_show:show",
             "log": "job_show:log",
             "explain": "job_show:explain",
+            "forecast": "job_show:forecast",
             "queues": "job_show:list_queues",
             "logs": "job_show:logs",
             "resubmit": "job:resubmit",

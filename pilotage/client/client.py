@@ -262,6 +262,13 @@ class Client:
         """When a waiting job will probably start: `earliest`, `latest`, how many such forecasts `held`."""
         return self._service.forecast_start(job_id)
 
+    def forecast_end(
+        self, job_group: str, *, vo: str | None = None, owner: str | None = None
+    ) -> dict[str, Any]:
+        """When a group's last job starts, `last_start`, and ends, `earliest` and `latest`, probably."""
+        given = {"vo": vo, "owner": owner}
+        return self._service.forecast_end(job_group, {name: each for name, each in given.items() if each})
+
     def shares(self, vo: str | None = None) -> dict[str, Any]:
         """The shares of groups and owners of a VO (None: yours) with waiting jobs, and what corrects them."""
         return self._service.shares(vo)
@@ -490,6 +497,7 @@ class AsyncClient:
     log = _in_thread(Client.log)
     explain = _in_thread(Client.explain)
     forecast_start = _in_thread(Client.forecast_start)
+    forecast_end = _in_thread(Client.forecast_end)
     shares = _in_thread(Client.shares)
     compare = _in_thread(Client.compare)
     resubmit = _in_thread(Client.resubmit)

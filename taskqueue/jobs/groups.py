@@ -15,7 +15,7 @@ from requirements.states import FINAL, JobStatus
 from taskqueue.jobs import jobs, search
 from taskqueue.jobs.search import JobSelector
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
-from taskqueue.schema.tables import attempts
+from taskqueue.schema.tables import attempts, waiting_jobs
 from taskqueue.schema.tables import jobs as table
 
 Group = TypeVar("Group")
@@ -23,6 +23,8 @@ Group = TypeVar("Group")
 #: Newest failed jobs that are grouped, and newest jobs of each status that are counted for job groups.
 MAX_FAILED = 20_000
 MAX_OF_STATUS = 20_000
+#: Newest done jobs of a group whose run times are read.
+MAX_RUN_TIMES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,23 @@ class JobGroupProgress:
     ended_lately: int  #: since the time that was asked for
     first_at: datetime  #: earliest submission
     last_at: datetime  #: latest change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastWaiting:
+    """The job that a task queue hands out last of those asked for."""
+
+    job_id: int
+    task_queue_id: int | None  #: None: it is in none, such as while an optimizer holds it
+    count: int  #: jobs asked for in this task queue, or in none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedJobs:
+    """Jobs that pilots have, and that have not ended."""
+
+    count: int
+    last_at: datetime | None  #: latest start; None: none has started yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +159,51 @@ def list_progress(
     )
     found = [JobGroupProgress(**row._asdict()) for row in conn.execute(statement)]
     return GroupCounts(groups=found, is_cut=_is_cut(conn, seen, MAX_OF_STATUS))
+
+
+def list_last_waiting(conn: Connection, which: JobSelector, *, limit: int) -> GroupCounts[LastWaiting]:
+    """The last job of each task queue, by task queue; `limit` task queues at most."""
+    before_pilots = frozenset(PARTS["waiting"]) - {JobStatus.MATCHED}
+    seen, rest = _newest(conn, which.where(STATUS, before_pilots), MAX_OF_STATUS)
+    if seen is None:
+        return GroupCounts(groups=[], is_cut=False)
+    by = waiting_jobs.c.task_queue_id
+    order = (waiting_jobs.c.priority, seen.c.job_id.desc())
+    numbered = (
+        select(
+            *(seen.c.job_id, by, func.count().over(partition_by=by).label("count")),
+            func.row_number().over(partition_by=by, order_by=order).label("from_last"),
+        )
+        .select_from(seen.outerjoin(waiting_jobs, waiting_jobs.c.job_id == seen.c.job_id))
+        .where(*rest.clauses(seen))
+        .subquery()
+    )
+    found = numbered.c
+    statement = select(found.job_id, found.task_queue_id, found.count).where(found.from_last == 1)
+    rows = conn.execute(statement.order_by(found.task_queue_id.nulls_first()).limit(limit))
+    return GroupCounts(
+        groups=[LastWaiting(**row._asdict()) for row in rows], is_cut=_is_cut(conn, seen, MAX_OF_STATUS)
+    )
+
+
+def count_started(conn: Connection, which: JobSelector) -> StartedJobs:
+    """How many pilots have, and when the last of them started."""
+    seen, rest = _newest(conn, which.where(STATUS, {JobStatus.MATCHED, *_STARTED}), MAX_OF_STATUS)
+    if seen is None:
+        return StartedJobs(count=0, last_at=None)
+    last = func.max(seen.c.started_at, type_=seen.c.started_at.type)
+    row = conn.execute(select(func.count(), last).select_from(seen).where(*rest.clauses(seen))).one()
+    return StartedJobs(count=row[0], last_at=row[1])
+
+
+def list_run_times(conn: Connection, which: JobSelector) -> list[float]:
+    """Seconds from start to end of the newest done jobs."""
+    seen, rest = _newest(conn, which.where(STATUS, PARTS["done"]), MAX_OF_STATUS)
+    if seen is None:
+        return []
+    has_run = (seen.c.started_at.is_not(None), seen.c.ended_at.is_not(None), *rest.clauses(seen))
+    times = select(seen.c.started_at, seen.c.ended_at).where(*has_run).order_by(seen.c.job_id.desc())
+    return [(end - start).total_seconds() for start, end in conn.execute(times.limit(MAX_RUN_TIMES))]
 
 
 def _newest(conn: Connection, which: JobSelector, most: int) -> tuple[Subquery | None, JobSelector]:

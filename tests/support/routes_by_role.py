@@ -36,6 +36,7 @@ ROUTES: Sequence[Route] = [
     ("GET", "/accounting/depths", None, {"user", "vo_admin", "site_admin"}),
     ("GET", "/accounting/records?site=LCG.A.org&month=2026-10", None, {"site_admin"}),
     ("GET", "/jobs/summary", None, {"user", "vo_admin", "site_admin"}),
+    ("GET", "/jobs/end?job_group=scan", None, {"user", "vo_admin"}),
     ("GET", "/jobs/changes", None, {"user", "vo_admin"}),
     ("GET", "/jobs/events?seconds=0.1", None, {"user", "vo_admin"}),
     ("GET", "/jobs/1", None, {"user", "vo_admin"}),

@@ -169,6 +169,21 @@ def log(job_id: options.JobId, *, service: ServiceOptions) -> None:
     )
 
 
+def forecast(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="JobGroup of the jobs.")],
+    *,
+    vo: options.VoFilter = None,
+    owner: options.OwnerFilter = None,
+    service: ServiceOptions,
+) -> None:
+    """Show when the last waiting job of a group probably starts, and when the group is probably done.
+
+    Example: `pilotage job forecast scan`.
+    """
+    given = {name: each for name, each in (("vo", vo), ("owner", owner)) if each}
+    service.show(lambda client: client.forecast_end(group, given), lambda found: harmless(str(found["text"])))
+
+
 #: Seconds between two looks at a running job.
 _PAUSE = 2.0
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from pydantic import AliasPath, BaseModel, Field
 
+from cs_config.options import bounds
 from cs_config.tree.address import QueueAddress
 from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import RequirementExclusion
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion, WaitingWork
-from pilotage.service.models import AnswerModel
+from pilotage.service.models import AnswerModel, StrictInput
 
 
 class RankedQueues(BaseModel):
@@ -66,6 +67,28 @@ class StartAnswer(BaseModel):
     latest: datetime | None = Field(description="Null: there is no forecast, or no end is known.")
     held: int = Field(description="Of the last forecasts for jobs of its VO, those that held.")
     of: int = Field(description="Number of these forecasts, at most 1,000.")
+    text: str = Field(description="For people; if there is no forecast, why.")
+
+
+class GroupQuery(StrictInput):
+    """The jobs of a group."""
+
+    job_group: str = Field(min_length=1, max_length=bounds.NAME, description="`JobGroup` of the description.")
+    vo: str | None = Field(default=None, max_length=bounds.NAME, description="Only jobs of this VO.")
+    owner: str | None = Field(default=None, max_length=bounds.NAME, description="Owner of the jobs.")
+
+
+class EndAnswer(BaseModel):
+    """When the jobs of a group are probably done."""
+
+    waiting: int = Field(description="Jobs that no pilot has.")
+    last_start: StartAnswer | None = Field(
+        description="When the last of them probably starts; null: none waits."
+    )
+    earliest: datetime | None = Field(description="Probable end of the last job; null: there is no forecast.")
+    latest: datetime | None = Field(description="Null: there is no forecast, or no end is known.")
+    run_time: float | None = Field(description="Median of the done jobs, in seconds; null: none is done.")
+    done: int = Field(description="Number of done jobs of which this is the median, at most 1,000.")
     text: str = Field(description="For people; if there is no forecast, why.")
 
 

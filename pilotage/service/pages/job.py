@@ -22,7 +22,7 @@ from matcher.explain.eligible_queues import RankedQueue
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.models.explain import JobExplanation
+from pilotage.service.models.explain import GroupQuery, JobExplanation
 from pilotage.service.models.jobs import LOCAL_STATE, JobFilter, JobIdPath
 from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
 from pilotage.service.queries import explanations, jobs
@@ -274,6 +274,14 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
         vos=visibility.pool_vos(page.caller, page.parts.live.current.vos),
         may_list=page.caller.role is not Role.SITE_ADMIN,
     )
+
+
+@group_router.get("/campaigns/end")
+@allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
+def forecast_end(page: PageOf, group: Annotated[GroupQuery, Query()]) -> HTMLResponse:
+    """Show when the jobs of a group are probably done."""
+    found = explanations.forecast_end(page.parts, page.caller, group)
+    return page.render("groups/end.html", found=found, group=group, waiting=groups.PARTS["waiting"])
 
 
 class CampaignsShown(BaseModel):

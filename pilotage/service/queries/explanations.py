@@ -18,6 +18,7 @@ from matcher.explain import (
     alternatives,
     blockers,
     eligible_queues,
+    end_forecast,
     explanation,
     headline,
     job_conditions,
@@ -33,6 +34,7 @@ from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
+from matcher.explain.start_forecast import StartForecast
 from matcher.explain.work_budget import WorkBudget
 from matcher.limits import advertised_values, job_groups
 from matcher.limits.job_groups import JobView
@@ -46,17 +48,21 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models.explain import (
     ChangeAnswer,
+    EndAnswer,
     ForwardingAnswer,
+    GroupQuery,
     JobExplanation,
     QueueExplanation,
     StartAnswer,
 )
+from pilotage.service.models.jobs import JobFilter
 from pilotage.service.services import Services
 from requirements import canonical, specification, versions
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.errors import InvalidInput, format_count
+from requirements.job_fields import JOB_GROUP
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
@@ -65,6 +71,7 @@ from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
 from taskqueue.jobs.jobs import Job
+from taskqueue.past_forecasts import StartInterval
 from taskqueue.pools import listing as pools_listing
 from taskqueue.pools import mapping
 from taskqueue.task_queues import listing
@@ -217,14 +224,45 @@ def forecast_start(conn: Connection, config: Configuration, job: Job, *, now: da
         found = start_forecast.forecast_start(
             conn, config, job_id=job.job_id, task_queue_id=job.task_queue_id, now=now
         )
-    least, most = (found.interval.least, found.interval.most) if found.interval else (None, None)
+    return _describe_start(found, now)
+
+
+def forecast_end(parts: Services, caller: Caller, group: GroupQuery) -> EndAnswer:
+    """Forecast when those jobs of a group are done that the caller may list."""
+    given = {"vo": group.vo and [group.vo], "owner": group.owner}
+    wanted = JobFilter.model_validate({name: value for name, value in given.items() if value})
+    now = parts.clock()
+    which = visibility.visible_jobs(caller, wanted, now=now).where(JOB_GROUP, {group.job_group})
+    with database.reading(parts.engine) as conn:
+        found = end_forecast.forecast_end(conn, parts.live.current, which, now=now)
+    earliest, latest = _find_times(found.end, now)
+    return EndAnswer(
+        waiting=found.waiting,
+        last_start=None if found.start is None else _describe_start(found.start, now),
+        earliest=earliest,
+        latest=latest,
+        run_time=found.run_time,
+        done=found.done,
+        text=found.text,
+    )
+
+
+def _describe_start(found: StartForecast, now: datetime) -> StartAnswer:
+    earliest, latest = _find_times(found.interval, now)
     return StartAnswer(
-        earliest=None if least is None else now + timedelta(seconds=least),
-        latest=None if most is None else now + timedelta(seconds=most),
+        earliest=earliest,
+        latest=latest,
         held=found.record.held,
         of=found.record.of,
         text=found.text,
     )
+
+
+def _find_times(interval: StartInterval | None, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """The begin and the end of an interval; None: there is none."""
+    ends = (interval.least, interval.most) if interval else (None, None)
+    earliest, latest = (None if each is None else now + timedelta(seconds=each) for each in ends)
+    return earliest, latest
 
 
 def _describe_change(change: SuggestedChange, demand: JobDemand) -> ChangeAnswer:

@@ -17,7 +17,14 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Capability, Role
 from pilotage.service.job_events import EventStream
-from pilotage.service.models.explain import JobExplanation, QueueExplanation, RankedQueues, StartAnswer
+from pilotage.service.models.explain import (
+    EndAnswer,
+    GroupQuery,
+    JobExplanation,
+    QueueExplanation,
+    RankedQueues,
+    StartAnswer,
+)
 from pilotage.service.models.jobs import (
     BulkChange,
     ChangedJob,
@@ -120,6 +127,13 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[SummaryQuery, Que
     found = parts.summaries.get(key, count, now=now)
     unknown = unknown_values.find_unknown(parts, caller, query, select, has_found=bool(found.summary))
     return found.model_copy(update={"unknown": unknown})
+
+
+@router.get("/end")
+@allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
+def forecast_end(parts: PartsOf, caller: CallerOf, group: Annotated[GroupQuery, Query()]) -> EndAnswer:
+    """Forecast when the last waiting job of a group starts, and when the group is done."""
+    return explanations.forecast_end(parts, caller, group)
 
 
 @router.get("/changes")

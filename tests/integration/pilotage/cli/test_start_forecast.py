@@ -100,6 +100,27 @@ def test_a_submission_on_a_terminal_tells_when_its_last_job_starts(
     assert run("submit", str(jdl), "-n", "2").endswith(f"The last of them: {REFUSED}")
 
 
+def test_the_forecast_of_a_group_is_told_everywhere_and_to_nobody_else(service: Service, run: Run) -> None:
+    ids = service.submit(*[{"Executable": "true", "JobGroup": "scan"}] * 40)
+    record(service, ids)
+    answer = service.user().get("/api/v1/jobs/end", params={"job_group": "scan"}).json()
+    text = answer["text"]
+    assert re.fullmatch(
+        r"The last of 40 waiting jobs: Starts probably between \d+ min and \d+ min from now \(97 % of the"
+        r" last 39 such forecasts held\)\. No forecast of the end: none of its jobs is done, .*\.",
+        text,
+    )
+    assert (answer["waiting"], answer["latest"], answer["last_start"]["held"]) == (40, None, 38)
+    assert run("forecast", "scan").startswith("The last of 40 waiting jobs: Starts probably between ")
+    client = Client(service.url, token=service.token("user", vo="cms", user="ada"))
+    assert client.forecast_end("scan", vo="cms", owner="ada")["waiting"] == 40
+    nothing = "No forecast of the end: no job of the group waits or runs."
+    assert client.forecast_end("scan", owner="bob")["text"] == nothing
+    for role, about in (("user", {"vo": "cms", "user": "bob"}), ("vo_admin", {"vo": "dune", "user": "eve"})):
+        found = Client(service.url, token=service.token(role, **about)).forecast_end("scan")
+        assert (found["text"], found["last_start"], found["waiting"]) == (nothing, None, 0)
+
+
 def test_a_job_that_does_not_wait_has_no_forecast(service: Service) -> None:
     [job_id] = service.submit({"Executable": "true"})
     service.user().post(f"/api/v1/jobs/{job_id}/kill").raise_for_status()

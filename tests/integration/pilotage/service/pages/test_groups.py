@@ -102,6 +102,17 @@ def test_a_campaign_is_one_line(service: Service, signed_in: SignedIn, failed: i
     expect(page.locator("#jobs tbody tr")).to_have_count(2)
 
 
+def test_a_campaign_leads_to_the_forecast_of_its_end(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/campaigns")
+    page.get_by_role("row").filter(has_text="calibration").get_by_role("link", name="Forecast").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("When is calibration done?")
+    expect(page.get_by_text("The last of 2 waiting jobs: No forecast of its start")).to_be_visible()
+    picture(page, "groups/end")
+
+
 def test_a_failed_job_shows_its_standard_error_and_leads_to_its_pilot_and_back(
     service: Service, signed_in: SignedIn, failed: int
 ) -> None:
