@@ -24,7 +24,7 @@ def summarize(
 ) -> Headline:
     """The headline of a job with numbers of queues, and the texts of `list_blockers`."""
     if status not in STILL_TO_GO:
-        would = f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use would fit"
+        would = f"{_describe_share(eligible, candidates)} would fit"
         return Headline(text=f"It is {status}: it no longer waits. Submitted now, {would}.", is_held=False)
     fits = _describe_fit(eligible, candidates)
     if not candidates or not eligible:
@@ -40,6 +40,13 @@ def _describe_fit(eligible: int, candidates: int) -> str:
         return "There is no queue that its VO may use"
     if eligible:
         verb = "fits" if eligible == 1 else "fit"
-        return f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use {verb}"
+        share = _describe_share(eligible, candidates)
+        return f"{share[0].upper()}{share[1:]} {verb}"
     who = "the only one" if candidates == 1 else f"each of the {candidates:,}"
     return f"No queue fits: {who} that its VO may use fails a requirement"
+
+
+def _describe_share(eligible: int, candidates: int) -> str:
+    if eligible == candidates == 1:
+        return "the only queue that its VO may use"
+    return f"{eligible:,} of the {format_count(candidates, 'queue')} that its VO may use"

@@ -276,6 +276,12 @@ def _group_linked(requests: Iterable[PlannedJobs]) -> Iterator[list[PlannedJobs]
         yield linked
 
 
+_TOO_MANY_LINKED = (
+    "jobs that name each other in After are one request: {number}, allowed are 1,000 (one with Parameters "
+    "makes many jobs); submit the first ones, then the next with ids of those in After"
+)
+
+
 class _Uploads:
     """Input sandboxes that were sent, each once."""
 
@@ -288,6 +294,8 @@ class _Uploads:
         """What is sent of one request, or of linked jobs, each of which names its input sandbox."""
         first = requests[0]
         if first.is_linked:
+            if (number := sum(copies for each in requests for _, copies in each.parts)) > _SOURCES:
+                raise WrongUsage(_TOO_MANY_LINKED.format(number=format_count(number, "description")))
             return {"jobs": [job for request in requests for job in self._name_in_jobs(request)]}
         contents = [content for content, copies in first.parts for _ in range(copies)]
         return {"jdls" if first.is_text else "jobs": contents, "sandbox": self._send(first)}

@@ -231,10 +231,13 @@ class _IdleConnections:
         self._idle.append((self._clock(), connection))
 
     def close(self) -> None:
-        """Close all."""
-        with suppress(IndexError):
-            while True:
-                self._idle.pop()[1].close()
+        """Close all; without names of the module, which may be gone when the interpreter ends."""
+        while True:
+            try:
+                _, connection = self._idle.pop()
+            except IndexError:
+                return
+            connection.close()
 
     __del__ = close  # not everybody closes a client
 

@@ -3,7 +3,7 @@
 
 function labelCells() {
   for (const table of document.querySelectorAll(".cards > table")) {
-    const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    const titles = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.replace(/ [▴▾]$/, ""));
     for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, place) => (cell.dataset.label = titles[place] ?? ""));
   }
 }

@@ -32,6 +32,14 @@ from requirements.states import JobStatus
             "21 of the 210 queues that its VO may use fit; 5 of them are open now.",
             False,
         ),
+        (JobStatus.WAITING, (1, 1, 1), [], "The only queue that its VO may use fits.", False),
+        (
+            JobStatus.FAILED,
+            (1, 1, 1),
+            [],
+            "It is Failed: it no longer waits. Submitted now, the only queue that its VO may use would fit.",
+            False,
+        ),
         (
             JobStatus.DONE,
             (180, 180, 210),

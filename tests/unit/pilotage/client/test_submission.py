@@ -228,3 +228,23 @@ def test_jobs_that_name_each_other_go_in_one_request_each_with_its_sandbox(direc
     assert archives == [["fit.sh", "run.sh"]], "jobs that lie in one directory share one"
     assert [job["InputSandbox"] for job in body["jobs"]] == [["sha256:1"], ["sha256:1"], []]
     assert [job.get("After") for job in body["jobs"]] == [None, "a", None]
+
+
+@pytest.mark.parametrize("number", [1000, 1001])
+def test_more_descriptions_that_name_each_other_than_a_request_has_are_refused(
+    directory: Path, number: int
+) -> None:
+    sent: list[int] = []
+    service: Any = Earlier()
+    service.submit = lambda **given: sent.append(len(given["jobs"])) or [*range(len(given["jobs"]))]
+    chain = [{"JobName": f"c{n}", "Executable": "/bin/true", "After": f"c{n - 1}"} for n in range(1, number)]
+    jobs = [{"JobName": "c0", "Executable": "/bin/true"}, *chain]
+    sources = [JobSource(content=job, name="chain", directory=directory) for job in jobs]
+    requests = submission.plan_requests(service, sources, parameters={}, count=1)
+    send = submission.send_requests(service, requests, warn=pytest.fail)
+    if number > 1000:
+        with pytest.raises(WrongUsage, match="one request: 1,001 descriptions, allowed are 1,000"):
+            list(send)
+        assert sent == []
+    else:
+        assert [len(ids) for ids in send] == sent == [1000]

@@ -353,6 +353,11 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
     assert len(_shown(page)) == 1
 
 
+def _expect_nothing_beyond_the_edge(page: Page) -> None:
+    beyond = "boxes => boxes.map((box) => box.scrollWidth - box.clientWidth)"
+    assert set(page.locator("html, .table").evaluate_all(beyond)) == {0}
+
+
 def test_on_a_phone_the_list_is_cards_that_are_sorted_and_ticked(
     service: Service, signed_in: SignedIn
 ) -> None:
@@ -362,17 +367,22 @@ def test_on_a_phone_the_list_is_cards_that_are_sorted_and_ticked(
     page.goto("/jobs?owner=pho")
     _expect_jobs(page, ids[::-1])
     table = page.get_by_role("region", name="Jobs")
-    for box in (table, page.locator("html")):
-        assert box.evaluate("box => box.scrollWidth - box.clientWidth") == 0, "nothing is beyond the edge"
+    _expect_nothing_beyond_the_edge(page)
     [first, *_] = table.locator("tbody tr").all()
     titles = first.locator("td").evaluate_all("cells => cells.map((cell) => cell.dataset.label)")
     assert {"Status", "Owner"} <= set(titles), titles
     table.locator("thead").get_by_role("link", name="Job ▾").click()
     _expect_jobs(page, ids)
+    titles = first.locator("th, td").evaluate_all("cells => cells.map((cell) => cell.dataset.label)")
+    assert "Job" in titles, "without the arrow of the order"
     page.get_by_label(f"Job {ids[0]}").check()
     picture(page, "jobs/cards")
     page.get_by_role("button", name="Hold…").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Hold")
+    _expect_nothing_beyond_the_edge(page)
+    page.goto(f"/jobs/{ids[0]}")
+    expect(page.get_by_role("region", name="Log")).to_be_visible()
+    _expect_nothing_beyond_the_edge(page)
 
 
 def test_a_copy_of_one_of_many_jobs_is_that_job_alone(service: Service, signed_in: SignedIn) -> None:
