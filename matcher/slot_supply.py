@@ -31,6 +31,10 @@ def count_slots(conn: Connection, config: Configuration, vo: str, *, now: dateti
     waiting = listing.list_waiting(conn, {vo})
     ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
     whole = queue_set.all_queues(config, vo)
+    # Of pilots that state no queue: for all queues of their site.
+    of_sites = [
+        (there, number) for site, there in whole.sites.items() if (number := matched[fold(site), "", ""])
+    ]
     slots = {
         position: number
         for position, each in enumerate(whole.queues)
@@ -40,9 +44,10 @@ def count_slots(conn: Connection, config: Configuration, vo: str, *, now: dateti
     of_set: dict[int, int] = {}
     found: dict[str, int] = {}
     for each in waiting:
-        queues = served & whole.fulfilling(job_conditions.waiting_conditions(each, ads))
+        queues = whole.fulfilling(job_conditions.waiting_conditions(each, ads))
         if queues not in of_set:
-            of_set[queues] = sum(slots[position] for position in list_positions(queues))
+            at_queues = sum(slots[position] for position in list_positions(queues & served))
+            of_set[queues] = at_queues + sum(number for there, number in of_sites if queues & there)
         found[each.asked.digest] = of_set[queues]
     return found
 

@@ -173,11 +173,11 @@ class ExpectedPilots:
         self._found: frozenset[tuple[str, str]] = frozenset()
         self._until = -math.inf
 
-    def read(self, conn: Connection) -> frozenset[tuple[str, str]]:
-        """What was read some seconds ago, or now."""
-        if (now := self._clock()) >= self._until:
-            self._found = pilots.list_expected(conn)
-            self._until = now + _EXPECTED_SECONDS
+    def read(self, conn: Connection, *, now: datetime) -> frozenset[tuple[str, str]]:
+        """What was read some seconds ago, or at `now`."""
+        if (passed := self._clock()) >= self._until:
+            self._found = pilots.list_expected(conn, now=now)
+            self._until = passed + _EXPECTED_SECONDS
         return self._found
 
 
@@ -410,7 +410,7 @@ class Snapshot:
         address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
         if not self.config.usable(address, vo):
             return False
-        if (vo, place.site) not in self.memory.expected.read(self.conn):
+        if (vo, place.site) not in self.memory.expected.read(self.conn, now=self.now):
             return False
         own = replace(resource, vos=frozenset({vo}), owners=None, owner_groups=None)
         served = self.memory.places.served(

@@ -55,7 +55,10 @@ def list_reasons(
     standings = list(read_standings(conn, config, sites, now))
     own = {fold(each.site) for each in standings if each.vo == vo and each.is_below}
     others = [each for each in standings if each.is_below and each.vo != vo and fold(each.site) not in own]
-    fitting, expected = FittingJobs(conn, config), pilots.list_expected(conn) if others else frozenset()
+    fitting, expected = (
+        FittingJobs(conn, config),
+        pilots.list_expected(conn, now=now) if others else frozenset(),
+    )
     for each in others:
         if number := fitting.count(each.vo, each.site):
             is_expected = (each.vo, each.site) in expected

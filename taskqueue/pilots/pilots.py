@@ -475,12 +475,18 @@ def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[Que
 
 
 #: Of all VOs: a search for one of them at one site would read its pilots there that have ended.
-EXPECTED = select(table.c.vo, table.c.site).where(_is_coming).distinct()
+EXPECTED = (
+    select(table.c.vo, table.c.site)
+    .where(_is_coming, table.c.created_at >= bindparam("since", type_=table.c.created_at.type))
+    .distinct()
+)
+#: For so long a pilot that waits in a batch system is expected; one that is held there never starts.
+_EXPECTED_FOR: Final = timedelta(days=1)
 
 
-def list_expected(conn: Connection) -> frozenset[tuple[str, str]]:
-    """VO and site of all pilots that wait in batch systems, as far as directors report."""
-    return frozenset((row.vo, row.site) for row in conn.execute(EXPECTED))
+def list_expected(conn: Connection, *, now: datetime) -> frozenset[tuple[str, str]]:
+    """VO and site of pilots that wait in batch systems since a day at most, as far as directors report."""
+    return frozenset((row.vo, row.site) for row in conn.execute(EXPECTED, {"since": now - _EXPECTED_FOR}))
 
 
 BIND = (

@@ -98,13 +98,17 @@ class _PatroniNodes:
         return _ask(self._cluster.direct(self._cluster.wait_for_primary()), question)
 
     def restore(self, *words: str) -> None:
-        nodes = self._cluster.nodes
+        """Another node than that of the backup is the primary, and is restored."""
+        backed_up, nodes = self._cluster.wait_for_primary(), self._cluster.nodes
+        self._cluster.switch_over()
+        wait_until(lambda: self._cluster.find_primary() not in (None, backed_up) and self._cluster.is_whole())
         first, *others = sorted(nodes.values(), key=lambda each: each is not self._cluster.find_primary())
         for node in (*others, first):
             node.patroni.stop()
         self._cluster.control("remove", MASTER, typed=(MASTER, "Yes I am aware"))
         self._archive.run(first, "--delta", *words, "restore")
-        log, options = first.directory / "restore.log", "-c listen_addresses=''"
+        log = first.directory / "restore.log"
+        options = f"-c listen_addresses='' -c unix_socket_directories={first.directory}"
         self._run(first, "--wait", f"--log={log}", f"--options={options}", "start")
         local = f"host={first.directory} user=postgres password={PASSWORD} dbname=postgres"
         wait_until(lambda: not _ask(local, "SELECT pg_is_in_recovery()"))

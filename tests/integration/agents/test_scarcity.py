@@ -47,6 +47,8 @@ def _note_answers(engine: Engine, at_time: datetime, config: Configuration = KEE
         for number in range(matched + empty):
             recorder.count(place, LHCB, None if number < matched else "no_task_queue", config)
         recorder.count(place, frozenset({"cms"}), None, config)
+    for _ in range(3):
+        recorder.count(Location(site=LONG.site), LHCB, None, config)
     recorder.store()
 
 
@@ -82,7 +84,7 @@ def test_slots_that_got_jobs_where_a_class_may_run_are_counted(engine: Engine, n
         _add(engine, now, asked=each) for each in (RARE, EVERYWHERE, replace(EVERYWHERE, vo="cms"))
     )
     _run_agent(engine, now)
-    assert _read_supplies(engine) == {rare: 5, common: 45, of_cms: None}
+    assert _read_supplies(engine) == {rare: 5, common: 48, of_cms: None}
     _run_agent(engine, now, OFF)
     assert set(_read_supplies(engine).values()) == {None}
 
@@ -96,7 +98,7 @@ def test_an_owner_who_states_priorities_orders_the_jobs_by_them(engine: Engine, 
     of_bob = [_add(engine, now, asked=each, owner="bob") for each in (RARE, EVERYWHERE)]
     _run_agent(engine, now)
     found = _read_supplies(engine)
-    assert [found[each] for each in (*of_ada, *of_bob)] == [None, None, 5, 45]
+    assert [found[each] for each in (*of_ada, *of_bob)] == [None, None, 5, 48]
 
 
 def test_small_changes_of_numbers_are_not_written(engine: Engine, now: datetime) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 import pytest
@@ -177,7 +177,7 @@ def test_waiting_pilots_are_read_every_few_seconds(engine: Engine, now: datetime
 
     def read() -> frozenset[tuple[str, str]]:
         with database.reading(engine) as conn:
-            return expected.read(conn)
+            return expected.read(conn, now=now)
 
     _expect_pilot(engine, now, status="Submitted")
     assert read() == {("cms", "A.B.ch")}
@@ -187,6 +187,15 @@ def test_waiting_pilots_are_read_every_few_seconds(engine: Engine, now: datetime
     assert read() == {("cms", "A.B.ch")}
     at += 0.1
     assert read() == {("cms", "A.B.ch"), ("lhcb", "A.B.ch")}
+
+
+def test_a_pilot_that_is_held_in_its_batch_system_keeps_slots_for_a_day(
+    engine: Engine, now: datetime
+) -> None:
+    _expect_pilot(engine, now)
+    with database.reading(engine) as conn:
+        assert pilots.list_expected(conn, now=now + timedelta(hours=23)) == {("cms", "A.B.ch")}
+        assert pilots.list_expected(conn, now=now + timedelta(hours=25)) == set()
 
 
 def test_pilots_of_another_vo_get_nothing_while_one_of_the_owner_waits_for_a_slot(

@@ -17,7 +17,7 @@ QUEUE = "LCG.A.org/ce1/long"
 #: By role: what is read from the replica, perhaps beside other things.
 LATE = {
     "vo_admin": (
-        *("/api/v1/jobs", "/api/v1/jobs/summary?by=status", "/api/v1/jobs/{job}/explain"),
+        *("/api/v1/jobs/summary?by=status", "/api/v1/jobs/{job}/explain"),
         *("/api/v1/jobs/{job}/queues", "/api/v1/pools", "/api/v1/shares?vo=cms", "/api/v1/accounting"),
         f"/api/v1/resources/queues/{QUEUE}/explain",
         *("/", "/jobs", "/jobs/download?format=csv", "/jobs/{job}/why", "/failures", "/campaigns"),
@@ -30,7 +30,7 @@ LATE = {
 }
 CURRENT = (
     *("/api/v1/jobs/{job}", "/api/v1/jobs/{job}/log", "/jobs/{job}", "/api/v1/jobs/changes"),
-    *("/api/v1/jobs?id={job}", "/api/v1/jobs?ids={job}", "/jobs?ids={job}"),
+    *("/api/v1/jobs", "/api/v1/jobs?ids={job}", "/jobs?ids={job}"),
     "/api/v1/jobs/summary?by=status&ids={job}",
 )
 
