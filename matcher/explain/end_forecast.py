@@ -1,7 +1,7 @@
 """When the last waiting job of a group probably starts, and when the group is probably done.
 
-Each task queue is one forecast, of the job that it hands out last. So the cost depends on the number of task
-queues, which is bounded, not on that of jobs. The end is the last start and the median run time.
+Each task queue is one forecast, of the job that it hands out last. So the number of forecasts is that of task
+queues, which is bounded, not that of jobs. The end is the last start and the median run time.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""When a waiting job will probably start, by the starts of jobs like it, and how often such forecasts held.
+"""When a job will probably start, by the starts of jobs like it, and how often such forecasts held.
 
 A forecast is refused where nothing was seen from which it could follow.
 """
@@ -14,14 +14,17 @@ from sqlalchemy import Connection
 
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set, start_interval, waiting_reason
+from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.explain.start_interval import HeldForecasts
+from matcher.limits.job_groups import JobView
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Series
 from taskqueue.past_forecasts import StartInterval
 from taskqueue.pilots import pilots
 from taskqueue.sites import closures
 from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import PlaceInClass
 
 _HOUR: Final = timedelta(hours=1)
 #: Times over which starts are counted: the shortest with enough of them, else the longest.
@@ -57,6 +60,23 @@ def forecast_start(
     place = listing.find_place(conn, job_id, task_queue_id)
     if demand is None or place is None:
         return refuse("it does not wait in a task queue")
+    return _forecast(conn, config, demand, place, now)
+
+
+def forecast_start_of_new(
+    conn: Connection, config: Configuration, demand: JobDemand, job: JobView, *, now: datetime
+) -> StartForecast:
+    """Forecast the start of a job that would be submitted now."""
+    place = listing.find_place_of_new(
+        conn, demand.asked, owner=job.owner, owner_group=job.owner_group, priority=job.priority
+    )
+    return _forecast(conn, config, demand, place, now)
+
+
+def _forecast(
+    conn: Connection, config: Configuration, demand: JobDemand, place: PlaceInClass | None, now: datetime
+) -> StartForecast:
+    """The forecast of a job with a place in its class; None: the class has no task queue."""
     vo = demand.asked.vo
     survey = queue_set.all_queues(config, vo)
     eligible = survey.eligible(demand)
@@ -64,11 +84,11 @@ def forecast_start(
         return refuse(fault)
     if not eligible:
         return refuse("no queue is eligible")
-    starts = _read_starts(conn, place.class_id, now)
+    starts = _read_starts(conn, place.class_id, now) if place else {}
     open_share = _measure_open_share(conn, survey, vo, eligible, now)
     if open_share is None and not any(now - at <= _HOUR for at in starts):
         return refuse("no pilot that fits came in the last hour")
-    if not starts:
+    if place is None or not starts:
         return refuse("no job like it started in the last 24 hours")
     if open_share == 0:
         return refuse("those of its queues at which pilots asked in the last hour are closed now")
@@ -130,13 +150,11 @@ def _measure_open_share(
 
 
 def format_interval(interval: StartInterval) -> str:
-    """The interval as it is told to people; a point has one number."""
+    """The interval as people are told it."""
     least = format_seconds(interval.least)
     if interval.most is None:
         return f"not before {least} from now"
     most = format_seconds(max(interval.most, 60))
-    if interval.least == interval.most:
-        return f"about {most} from now"
     if interval.least < _MINUTE.total_seconds():
         return f"within {most}"
     if least == most:

@@ -1,6 +1,6 @@
 """Lists of task queues and requirement classes with waiting jobs, and the position of a job in its queue."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -115,13 +115,47 @@ def find_place(conn: Connection, job_id: int, task_queue_id: int) -> PlaceInClas
     own = alike.pop(task_queue_id, None)
     if position is None or own is None:
         return None
-    turns = [
-        min(each.waiting, (position.before + 1) * each.priority / own.priority)
-        if own.priority
-        else each.waiting
-        for each in alike.values()
-    ]
-    return PlaceInClass(class_id=own.class_id, before=position.before + sum(turns))
+    turns = _count_turns(alike.values(), position.before, own.priority)
+    return PlaceInClass(class_id=own.class_id, before=position.before + turns)
+
+
+IN_CLASS = (
+    select(
+        *(table.c.class_id, table.c.owner, table.c.owner_group, table.c.priority),
+        func.count(waiting_jobs.c.job_id).label("waiting"),
+        func.sum(case((waiting_jobs.c.priority >= bindparam("priority"), 1), else_=0)).label("before"),
+    )
+    .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
+    .outerjoin(waiting_jobs, waiting_jobs.c.task_queue_id == table.c.task_queue_id)
+    .where(requirement_classes.c.digest == bindparam("digest"))
+    .group_by(table.c.task_queue_id)
+)
+
+
+def find_place_of_new(
+    conn: Connection, asked: RequirementClass, *, owner: str, owner_group: str, priority: float
+) -> PlaceInClass | None:
+    """The same for a job that would be submitted now; None: no such jobs were submitted lately.
+
+    A task queue that would be new is taken to have the average weight of its class.
+    """
+    rows = conn.execute(IN_CLASS, {"digest": asked.digest, "priority": priority}).all()
+    if not rows:
+        return None
+    own = next((row for row in rows if (row.owner, row.owner_group) == (owner, owner_group)), None)
+    before = int(own.before) if own else 0
+    weight = own.priority if own else sum(row.priority for row in rows) / len(rows)
+    turns = _count_turns([row for row in rows if row is not own], before, weight)
+    return PlaceInClass(class_id=rows[0].class_id, before=before + turns)
+
+
+def _count_turns(others: Iterable[Row[Any]], before: int, weight: float) -> float:
+    """Jobs that other task queues of a class hand out until one of this weight has handed out so many."""
+    turns = (
+        min(each.waiting, (before + 1) * each.priority / weight) if weight else each.waiting
+        for each in others
+    )
+    return float(sum(turns))
 
 
 JOB_AT = (

@@ -115,7 +115,7 @@ class JobExplanation(BaseModel):
     now: list[str] = Field(description="Temporary obstacles, such as bans, limits and throttles.")
     start: StartAnswer | None = Field(
         default=None,
-        description="When it will probably start; null: it does not wait, or has no eligible queue.",
+        description="When it will probably start; null: it would not wait, or no queue is eligible.",
     )
     forwarding: list[ForwardingAnswer] | None = Field(
         default=None, description="On request: where each part of its Requirements is decided."

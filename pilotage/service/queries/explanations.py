@@ -190,7 +190,6 @@ def explain_job(
         *list_blockers(conn, situation),
     ]
     open_queues = (situation.eligible & ~closed).bit_count()
-    is_to_start = job is not None and job.status is JobStatus.WAITING and situation.eligible
     first = headline.summarize(
         job.status if job else None,
         eligible=found.eligible_queues,
@@ -211,9 +210,24 @@ def explain_job(
         changes=[_describe_change(each, demand) for each in better],
         left_out=[_NOT_ALL_TRIED] * effort.over + [_TOO_MANY_AT_ONCE] * bool(helpless),
         now=obstacles,
-        start=forecast_start(conn, config, job, now=now) if job and is_to_start else None,
+        start=_forecast_asked(conn, config, question, now) if situation.eligible else None,
         forwarding=None if splits is None else [ForwardingAnswer.model_validate(each) for each in splits],
     )
+
+
+def _forecast_asked(
+    conn: Connection, config: Configuration, question: JobQuestion, now: datetime
+) -> StartAnswer | None:
+    """The forecast of a job, submitted or not; None: it does not, or would not, wait."""
+    if question.job is None:
+        if question.trouble:
+            return None
+        found = start_forecast.forecast_start_of_new(
+            conn, config, question.demand, question.applicant, now=now
+        )
+        return _describe_start(found, now)
+    is_waiting = question.job.status is JobStatus.WAITING
+    return forecast_start(conn, config, question.job, now=now) if is_waiting else None
 
 
 def forecast_start(conn: Connection, config: Configuration, job: Job, *, now: datetime) -> StartAnswer:

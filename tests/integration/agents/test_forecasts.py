@@ -25,7 +25,7 @@ from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import PlaceInClass
 from tests.support.factories import queued_jobs
-from tests.support.factories.queued_jobs import ELSEWHERE, LONG
+from tests.support.factories.queued_jobs import ELSEWHERE, EVERYWHERE, LONG
 
 GRID = queued_jobs.grid()
 MINUTE = timedelta(minutes=1)
@@ -154,6 +154,34 @@ def test_jobs_of_others_in_the_class_take_their_turns(engine: Engine, now: datet
         seen = Seen(series=Series.STARTS, subject=(str(class_id),), at=now, value=1)
         day_record.add_counts(conn, [seen])
     assert forecast(engine, own, now + MINUTE).estimate == (9 + 3 + 10 + 1) * 60
+
+
+def test_the_place_of_a_new_job_is_that_which_it_then_has(engine: Engine, now: datetime) -> None:
+    def find_new(owner: str, priority: float = 1.0) -> PlaceInClass | None:
+        with database.reading(engine) as conn:
+            return listing.find_place_of_new(
+                conn, EVERYWHERE, owner=owner, owner_group="lhcb_user", priority=priority
+            )
+
+    assert find_new("alice") is None
+    with database.writing(engine) as conn:
+        queued_jobs.put(conn, now, 10)
+        queued_jobs.put(conn, now, 3, owner="bob")
+        queued_jobs.put(conn, now, 90, owner="eve")
+    for owner, priority, before in (
+        ("alice", 1.0, 24),
+        ("alice", 2.0, 2),
+        ("eve", 1.0, 103),
+        ("zoe", 1.0, 3),
+    ):
+        foreseen = find_new(owner, priority)
+        with database.writing(engine) as conn:
+            [job_id] = queued_jobs.put(conn, now, 1, owner=owner, priority=priority)
+            place = listing.find_place(conn, job_id, queued_jobs.task_queue_of(conn, job_id))
+            conn.execute(waiting_jobs.delete().where(waiting_jobs.c.job_id == job_id))
+        assert foreseen == place
+        assert foreseen is not None
+        assert foreseen.before == before
 
 
 def test_the_record_of_past_forecasts_makes_the_interval(engine: Engine, now: datetime) -> None:

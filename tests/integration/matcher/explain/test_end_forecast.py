@@ -78,7 +78,7 @@ def test_the_end_is_the_last_start_of_all_task_queues_and_the_median_run_time(
     assert found.start is not None
     assert found.start.interval == StartInterval(least=2400.0, most=2400.0)  # twenty, one in two minutes
     assert found.text == (
-        "The last of 32 waiting jobs: Starts probably about 40 min from now (100 % of the last 40 such"
+        "The last of 32 waiting jobs: Starts probably in about 40 min (100 % of the last 40 such"
         " forecasts held). No forecast of the end:"
         " none of its jobs is done, so how long they run is not known."
     )
@@ -87,7 +87,7 @@ def test_the_end_is_the_last_start_of_all_task_queues_and_the_median_run_time(
     found = forecast(engine, now)
     assert (found.end, found.run_time, found.done) == (StartInterval(least=4200.0, most=4200.0), 1800.0, 3)
     assert found.text.endswith(
-        " Done probably about 70 min from now: half of the last 3 done jobs ran 30 min or more."
+        " Done probably in about 70 min: half of the last 3 done jobs ran 30 min or more."
     )
 
 
@@ -129,7 +129,7 @@ def test_a_group_whose_jobs_have_all_started(engine: Engine, now: datetime) -> N
     with database.writing(engine) as conn:
         put_ended(conn, now, (30,))
     found = forecast(engine, now)
-    assert found.text == "Done probably about 20 min from now: the one job that is done ran 30 min or more."
+    assert found.text == "Done probably in about 20 min: the one job that is done ran 30 min or more."
     assert forecast(engine, now + 20 * MINUTE).refusal == (
         "its running jobs take longer than half of those that are done"
     )

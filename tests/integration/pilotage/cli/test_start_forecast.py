@@ -100,6 +100,29 @@ def test_a_submission_on_a_terminal_tells_when_its_last_job_starts(
     assert run("submit", str(jdl), "-n", "2").endswith(f"The last of them: {REFUSED}")
 
 
+def test_a_job_that_is_not_submitted_has_the_forecast_of_one_submitted_now(
+    service: Service, run: Run, tmp_path: Path
+) -> None:
+    jdl = tmp_path / "job.jdl"
+    jdl.write_text('Executable = "true";')
+    assert REFUSED in run("explain", str(jdl))
+    ids = service.submit(*[{"Executable": "true"}] * 40)
+    record(service, ids)
+    assert "Starts probably between" in run("explain", str(jdl))
+    client = Client(service.url, token=service.token("user", vo="cms", user="ada"))
+    foreseen = client.explain({"Executable": "true"}).start or {}
+    [last] = service.submit({"Executable": "true"})
+    forecast = client.forecast_start(last)
+    minute = timedelta(minutes=1)  # the clock goes on
+    for name in ("earliest", "latest"):
+        assert (
+            abs(datetime.fromisoformat(foreseen[name]) - datetime.fromisoformat(forecast[name])) < 5 * minute
+        )
+    other = client.explain({"Executable": "true", "CPUTime": 4711}).start or {}
+    assert other["text"] == "No forecast of its start: no job like it started in the last 24 hours."
+    assert client.explain({"Executable": "true", "Site": "LCG.Nope.org"}).start is None
+
+
 def test_the_forecast_of_a_group_is_told_everywhere_and_to_nobody_else(service: Service, run: Run) -> None:
     ids = service.submit(*[{"Executable": "true", "JobGroup": "scan"}] * 40)
     record(service, ids)
