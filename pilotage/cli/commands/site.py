@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +27,8 @@ from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.batch.batch_system import BatchSystemAway
+from requirements.measured_values import LOAD
+from requirements.values import fold
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
@@ -121,11 +124,28 @@ def choose_counter(watch: str, batch_queues: Sequence[str], dialect: Path | None
     from pilotage.fabric.batch import settings as batch_settings  # imported late: no other command needs it
 
     if watch in batch_settings.installed_kinds():
-        return count_batch_jobs(watch, batch_queues, dialect)
+        return add_load(count_batch_jobs(watch, batch_queues, dialect))
     if batch_queues or dialect:
         kinds = ", ".join(batch_settings.installed_kinds())
         raise WrongUsage(f"--batch-queue and --dialect are for a batch system: --watch {kinds}")
-    return count_by_command(split(watch))
+    return add_load(count_by_command(split(watch)))
+
+
+def add_load(count: Count) -> Count:
+    """Counts with the load of this host as `Load`, unless they state their own."""
+    from pilotage.fabric.batch.measurements import measure_load
+    from pilotage.fabric.batch.shell import LocalShell
+
+    def count_and_measure(patience: float) -> Mapping[str, object]:
+        counts = count(patience)
+        if any(fold(name) == fold(LOAD) for name in counts):
+            return counts
+        load = None
+        with suppress(BatchSystemAway):  # the counts are advertised all the same
+            load = measure_load(LocalShell())
+        return counts if load is None else {**counts, LOAD: load}
+
+    return count_and_measure
 
 
 def count_by_command(words: list[str]) -> Count:
@@ -360,7 +380,7 @@ def advertise(
 
     --watch fetches a watermark before each count, so that jobs matched since then are counted exactly. With a
     kind of batch system it counts by that system's own commands: CurrentJobs, CurrentPendingJobs and
-    CurrentRunningJobs, of all users.
+    CurrentRunningJobs, of all users. The load per core of this host is advertised as Load.
     Without a watermark, jobs matched since the previous advertisement stay reserved.
 
     Example: `pilotage site advertise LCG.CERN.ch --watch slurm --every 60`.

@@ -3,9 +3,10 @@
 Each runs in a thread of its own, so that none waits for another: a batch system that hangs or a long upload
 must not delay heartbeats. All state that has to outlive the process is in the manager's journal.
 
-The job types handled here are advertised, and the number of grid jobs by state of their manager. The
-watermark is fetched before counting: every job that the service had recorded as started by then is counted,
-or has left. Jobs that it may not have recorded yet are listed. Source: SAM-Grid.
+The job types handled here are advertised, what is measured of the batch systems, and the number of grid jobs
+by state of their manager. The watermark is fetched before counting: every job that the service had recorded
+as started by then is counted, or has left. Jobs that it may not have recorded yet are listed. Source:
+SAM-Grid.
 
 Grid jobs are pulled one per request, for each queue and VO as long as there is room: one per request, since
 the parameters of a queue describe one node, and jobs of one request would have to share it. Request ids are
@@ -23,6 +24,7 @@ from datetime import datetime
 from typing import Any
 
 from pilotage.fabric.batch.batch_system import JobResources
+from pilotage.fabric.batch.measurements import combine_measurements
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import matcher_client
 from pilotage.fabric.gateway import leases
@@ -85,12 +87,19 @@ class GatewayAdvertising:
             ]
             attempts = [each.taken.key._asdict() for each in there]
             try:
-                state = {**count_by_state(there), "JobTypes": list(self.job_types)}
+                measured = self._read_measurements(scope)
+                state = {**measured, **count_by_state(there), "JobTypes": list(self.job_types)}
                 self.service.advertise(scope, {**state, "as_of": watermark, "attempts_seen": attempts})
             except Refused as error:
                 summary.problems.append(f"{scope} is not advertised: {error}")
             else:
                 summary.advertised += 1
+
+    def _read_measurements(self, scope: str) -> Mapping[str, float]:
+        """What is measured of the batch systems of the queues in a scope."""
+        context = self.manager.context
+        names = {each.system for queue, each in context.queues.items() if scope in scopes_of_queue(queue)}
+        return combine_measurements([context.systems[name].measured.read() for name in sorted(names)])
 
 
 def count_by_state(grid_jobs: Sequence[GridJob]) -> Mapping[str, int]:

@@ -111,6 +111,8 @@ class Manager:
             troubles.attempt(partial(self._poll, name, polled, troubles), *polled)
         self._each(self._live(name), self._gather, troubles)
         self._each(self._entries(name), self._clean, troubles)
+        if name:  # last: what the jobs need comes first, and a host that hangs is left alone
+            troubles.attempt(self.context.systems[name].measure_load_if_due)
         self._note_problems(name, troubles.problems)
 
     def _each(

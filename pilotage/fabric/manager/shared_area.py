@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pilotage.fabric.batch.batch_system import ENDED, BatchSystemAway, CarriesFiles, ReliableSystem, State
+from pilotage.fabric.batch.measurements import Measurements
 from pilotage.fabric.batch.shell import NoAnswer, Shell
 from pilotage.fabric.manager.grid_job import LocalJob
 from pilotage.fabric.runner import status_files
@@ -161,10 +162,15 @@ class SharedBatchSystem:
     system: ReliableSystem
     shell: Shell  #: on the host of the batch system's commands
     directory: str  #: absolute; contains a directory per grid job
+    measured: Measurements = field(default_factory=Measurements)
 
     def area(self, name: str) -> SharedArea:
         """The directory of a grid job."""
         return SharedArea(below=self.directory, name=name, shell=self.shell)
+
+    def measure_load_if_due(self) -> None:
+        """Measure the load of the host of its commands, if that is due."""
+        self.measured.measure_load_if_due(self.shell)
 
     def read_status(self, jobs: Sequence[LookedAt]) -> Mapping[str, StatusTexts]:
         """Read the status files of jobs, by stamp, with one command for all."""

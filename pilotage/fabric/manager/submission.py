@@ -106,10 +106,11 @@ def _submit(context: ManagerContext, entry: GridJobEntry, job: LocalJob) -> bool
     batch_job = _batch_job(context, entry, job)
     intended = replace(job, state=LocalState.INTENDED)
     context.journal.write(job.key, local_jobs=[intended])
+    shared = context.system_of(entry)
     try:
-        reference = context.system_of(entry).system.submit(batch_job)
+        reference = shared.measured.measure_submission(lambda: shared.system.submit(batch_job))
     except SubmissionRefused as error:
-        if found := context.system_of(entry).system.find([job.stamp]).get(job.stamp):
+        if found := shared.system.find([job.stamp]).get(job.stamp):
             # What a command printed is no proof: a second try would run the job twice.
             adopted = replace(intended, state=LocalState.WAITING, reference=found[0], was_submitted=True)
             log = [f"local job {job.number}: refused, but there as {found[0]}: {error}"]

@@ -26,6 +26,7 @@ from pilotage.service.services import Services
 from requirements.classad import match_expression
 from requirements.classad.match_expression import TwoSided
 from requirements.errors import InvalidInput, InvalidRequest, NotAllowed, Problem, did_you_mean
+from requirements.measured_values import MEASURED
 from requirements.values import Value, as_short_value, as_value, fold
 from taskqueue.db import database
 from taskqueue.sites import processes, reservations, scopes
@@ -266,9 +267,11 @@ def _advertise(parts: Services, caller: Caller, body: AdvertisementBody, *path: 
 def _warn_of_names(config: Configuration, scope: str, advertised: Mapping[str, Value]) -> list[str]:
     """Warnings of names that are probably misspelled, or that nothing reads; any name is allowed."""
     known = list(AdvertisementBody.model_fields)
+    measured = set(map(fold, MEASURED))  # each gateway advertises these, read or not
     readers = advertised_values.find_readers(config, scope, advertised)
     found: list[str] = []
-    for name in islice((each for each in advertised if each not in known), _HINTS):
+    unknown = (each for each in advertised if each not in known and fold(each) not in measured)
+    for name in islice(unknown, _HINTS):
         if meant := did_you_mean(name, known):
             found.append(f"{name}: is used only in expressions, did you mean {meant}?")
         elif not readers[name]:

@@ -210,6 +210,14 @@ def test_a_name_like_a_counter_is_taken_and_doubted(run: Run, gateway: httpx.Cli
     assert ask(gateway)["reason"] == "throttled"
 
 
+def test_values_that_are_measured_everywhere_are_not_doubted(run: Run) -> None:
+    assert run("advertise", SITE, "Load=3", "SubmitErrors=0", "SubmitSeconds=0.2") == (
+        0,
+        f"{SITE}: advertised\n",
+        "",
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

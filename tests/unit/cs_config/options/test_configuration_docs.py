@@ -2,6 +2,7 @@ from pathlib import Path
 
 from cs_config.editing import show
 from cs_config.tree.throttle import Policy, Throttle
+from requirements.measured_values import MEASURED
 
 DOCS = Path(__file__).parents[4] / "docs"
 
@@ -13,3 +14,9 @@ def test_every_option_of_a_throttle_is_documented() -> None:
         assert f"| `{option.alias}` | {' '.join(docstrings[name].split())}" in text
     for policy in Policy:
         assert f"| `{policy}` | " in text
+
+
+def test_every_measured_value_is_documented() -> None:
+    text = (DOCS / "site-admin" / "throttles.md").read_text()
+    for name, meaning in MEASURED.items():
+        assert f"| `{name}` | {meaning}" in text

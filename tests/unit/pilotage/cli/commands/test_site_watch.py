@@ -8,6 +8,8 @@ import pytest
 
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
+from pilotage.fabric.batch import measurements
+from pilotage.fabric.batch.shell import NoAnswer
 
 
 @pytest.mark.parametrize("text", ["[ id = 3", "a b!=7", '{"a b": 1}', "FreeCPUs = 3; x = 4\n[ = 5"])
@@ -110,3 +112,28 @@ def test_the_first_counts_and_each_failure_are_reported(
         "pilotage: LCG.A.org was not advertised: squeue ended with status 1",
         "pilotage: LCG.A.org: advertised CurrentJobs=7, next in 60 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("counted", "advertised"),
+    [
+        ({"CurrentJobs": 3}, {"CurrentJobs": 3, "Load": 0.5}),
+        ({"CurrentJobs": 3, "load": 7}, {"CurrentJobs": 3, "load": 7}),
+    ],
+    ids=["measured", "its own"],
+)
+def test_the_load_of_this_host_is_added_unless_the_command_states_its_own(
+    monkeypatch: pytest.MonkeyPatch, counted: Mapping[str, object], advertised: Mapping[str, object]
+) -> None:
+    monkeypatch.setattr(measurements, "measure_load", lambda _shell: 0.5)
+    assert site.add_load(lambda _patience: counted)(60) == advertised
+
+
+def test_a_load_that_is_not_known_keeps_no_counts_from_being_advertised(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_shell: object) -> float:
+        raise NoAnswer("sh gave no answer in 5 s")
+
+    monkeypatch.setattr(measurements, "measure_load", fail)
+    assert site.add_load(lambda _patience: {"CurrentJobs": 3})(60) == {"CurrentJobs": 3}
