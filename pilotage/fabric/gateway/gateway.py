@@ -337,6 +337,7 @@ class Gateway:
 
     def run_once(self, now: datetime) -> GatewaySummary:
         """Run one cycle of all parts, one after the other."""
+        self.manager.measure_loads()  # there is no cycle before that could have
         summary = self.talk(now)
         self.manager.advance()
         self._count(summary)

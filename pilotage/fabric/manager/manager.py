@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -91,6 +92,12 @@ class Manager:
         """Whether the batch system of a queue refused a whole grid job of the VO lately."""
         refused_at = self.context.refused_at.get((queue, fold(vo)))
         return refused_at is not None and elapsed_time() - refused_at < REFUSAL_PAUSE
+
+    def measure_loads(self) -> None:
+        """Measure the load of each batch system's host, where that is due and the host answers."""
+        for system in self.context.systems.values():
+            with suppress(BatchSystemAway):
+                system.measure_load_if_due()
 
     def advance(self) -> None:
         """Run one cycle for each batch system."""

@@ -175,6 +175,17 @@ def test_why_it_is_closed_names_what_was_measured(
         assert ground.throttle()["why"] == "Load < 10 is not true: Load = 20"
 
 
+def test_a_single_cycle_measures_the_load_before_it_advertises(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LoadedHost
+) -> None:
+    with running(engine, tmp_path, CONFIG.format(requirements=WITH_LOAD)) as service:
+        ground = Ground(service, tmp_path / "gateway", monkeypatch)
+        ground.submit()
+        with ground.gateway() as gateway:
+            assert gateway.run_once(utc_now()).taken == 1
+        assert host.ended, "a local job was submitted"
+
+
 def test_failed_and_slow_submissions_close_it_and_are_forgotten(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LoadedHost
 ) -> None:
