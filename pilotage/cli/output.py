@@ -175,7 +175,8 @@ def cell(value: object) -> str:
     if isinstance(value, Mapping):
         return "; ".join(f"{harmless(str(name))} = {_inner(each)}" for name, each in value.items()) or "–"
     if isinstance(value, list | tuple | set | frozenset):
-        return ", ".join(map(_inner, value)) or "–"
+        parts = [*map(_inner, value)]
+        return ("; " if any("," in part for part in parts) else ", ").join(parts) or "–"
     return harmless(str(value))
 
 

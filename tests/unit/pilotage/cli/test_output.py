@@ -29,6 +29,7 @@ def printed(renderable: object) -> str:
         (True, "yes"),
         ([], "–"),
         (["a", 1], "a, 1"),
+        (["137: Memory x 1.5, twice", "65: another site"], "137: Memory x 1.5, twice; 65: another site"),
         ({"Memory": 4000, "Tag": ["a"]}, "Memory = 4000; Tag = a"),
         (
             {"cpu": {"num_cores": {"min": 1}, "name": "x"}, "tags": "a"},
