@@ -152,7 +152,13 @@ def test_jobs_are_changed_by_ids_or_by_filters_but_not_by_both(name: str) -> Non
 
 
 #: Methods of `Client` for commands of `pilotage job` that have other names.
-_RENAMED = {"list": "jobs", "top": "count", "show": "job", "queues": "eligible_queues"}
+_RENAMED = {
+    "list": "jobs",
+    "top": "count",
+    "show": "job",
+    "queues": "eligible_queues",
+    "forecast": "forecast_end",
+}
 
 
 @pytest.mark.parametrize("command", list(COMMANDS["job"].commands))  # type: ignore[union-attr]
