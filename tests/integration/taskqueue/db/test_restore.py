@@ -18,7 +18,7 @@ from pilotage.cli.doctor import Health
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
-from pilotage.service.routes import health
+from pilotage.service.problems import readiness
 from pilotage.service.services import utc_now
 from taskqueue.db import database as db_database
 from tests.support.factories import queued_jobs
@@ -278,7 +278,7 @@ def test_processes_that_live_through_a_restore_store_nothing_until_the_recovery(
 
         _recover(installation, capsys)
         seen.look(utc_now())
-        assert health.run_checks(service.parts)["history"] == "ok"
+        assert readiness.run_checks(service.parts)["history"] == "ok"
         assert installation.doctor()[0] is Health.GOOD
         assert _submit(service, 1, "third").status_code == 201
         pilot = service.client(pilots.tokens.pop())

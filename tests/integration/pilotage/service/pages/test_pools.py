@@ -50,7 +50,7 @@ def test_an_operator_narrows_the_pools_to_a_vo_and_turns_the_page(grid: Service,
 
 
 def test_a_pool_lists_its_queues_by_site_and_leads_to_its_jobs(grid: Service, signed_in: SignedIn):
-    page = signed_in(grid, role="user", vo="cms", user="ada")
+    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
     page.goto("/pools")
     page.get_by_role("row").filter(has_text="Memory = 2000").get_by_role("rowheader").get_by_role(
         "link"
