@@ -121,6 +121,7 @@ def _look_at_jobs(walk: Walk, user: httpx.Client, job_id: int) -> None:
         f"/{job_id}/queues",
     ):
         walk.go(user, "GET", f"/jobs{page}")
+    walk.go(user, "GET", "/jobs/end", params={"job_group": "scan"})
     walk.go(user, "GET", f"/jobs/{job_id}/local-jobs")
     walk.go(
         user, "POST", "/explain", json={"jobs": [{"Executable": "true", "Requirements": {"Memory": 10**6}}]}
@@ -336,6 +337,7 @@ def test_every_page_is_shown(service: Service, tmp_path: Path):
 
 
 _QUERIES = {
+    "/campaigns/end": {"job_group": "scan"},
     "/configuration/diff": {"from": "1"},
     "/configuration/rollback": {"version": "1"},
     "/configuration/paths": {"q": "Resources"},
