@@ -105,9 +105,8 @@ def test_a_job_is_submitted_with_the_packages_for_clients_only(
     monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("PILOTAGE_TOKEN", "x")
     (tmp_path / "job.jdl").write_text('[ Executable = "/bin/true"; Requirements = [ Memory = 1 ]; ]')
-    done = run_with(
-        {name for name, _, _ in pinned("requirements-client.txt")}, "job", "submit", str(tmp_path / "job.jdl")
-    )
+    words = ("job", "submit", str(tmp_path / "job.jdl"), "--patience", "0")
+    done = run_with({name for name, _, _ in pinned("requirements-client.txt")}, *words)
     assert "127.0.0.1:9" in done.stderr, done.stderr
 
 
