@@ -60,6 +60,8 @@ def show_error(error: Exception, *, as_json: bool) -> int:
 
 def show(error: Exception, *, as_json: bool) -> int:
     """Print any error: one that the user can correct, a missing package, or a bug; the exit status."""
+    if isinstance(error, MemoryError):  # of the host, or of the limit of this process
+        error = CommandRefused("no memory is left")
     if isinstance(error, SHOWN_ERRORS):
         return show_error(error, as_json=as_json)
     missing = explain_missing(error) if isinstance(error, ModuleNotFoundError) else None

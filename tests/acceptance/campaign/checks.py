@@ -73,6 +73,8 @@ _BAD_LINES = re.compile(
     r"|scope counters differ"
 )
 _LOST_COMMITS = "has lost commits"
+#: What a process says that gets no more memory.
+_NO_MEMORY = re.compile(r"MemoryError|can't start new thread|[Cc]annot allocate memory|out of memory")
 #: Errors of a database that is away.
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError)
 
@@ -172,14 +174,19 @@ def list_wrong_runs(tables: Tables, ledger: Path) -> Iterator[str]:
             yield f"job {job_id} is Done with one attempt, but its payload ran {dict(counts)}"
 
 
-def list_bad_lines(logs: Iterable[tuple[str, str]], *, lost: bool) -> Iterator[str]:
-    """Tracebacks and the like, each with the line that says most."""
+def list_bad_lines(logs: Iterable[tuple[str, str]], *, lost: bool, is_short: bool = False) -> Iterator[str]:
+    """Tracebacks and the like, each with the line that says most.
+
+    `lost`: commits were lost; `is_short`: some process was refused memory, of which it may complain.
+    """
     for name, text in logs:
         lines = text.splitlines()
         for number, line in enumerate(lines):
             if _BAD_LINES.search(line) or (_LOST_COMMITS in line and not lost):
                 below = (each for each in lines[number + 1 :] if not each.startswith((" ", "\t")) and each)
                 cause = next(below, "") if line.startswith("Traceback") else ""
+                if is_short and _NO_MEMORY.search(f"{line} {cause}"):
+                    continue
                 yield f"log of {name}: {line[:200]} {cause[:200]}"
 
 

@@ -234,6 +234,8 @@ def doubled(helds: Iterable[Held]) -> Iterator[str]:
     for held in sorted(helds, key=lambda each: each.answered):
         before = last.get(held.job_id)
         if before is not None and not before.lost and held.answered < before.end_sent:
+            if held.lost and held.asked < before.answered:
+                continue  # a late answer about what was given out, and taken away, before
             yield f"job {held.job_id} was given out while another had it"
         last[held.job_id] = held
 

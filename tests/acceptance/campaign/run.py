@@ -288,7 +288,8 @@ class Campaign:
         yield from checks.list_missing_blobs(tables, self.installation.blobs.path)
         yield from checks.list_wrong_runs(tables, self.installation.ledger)
         lost = bool(self.faults.done["lost commits"])
-        yield from checks.list_bad_lines(self.installation.logs(), lost=lost)
+        is_short = bool(self.faults.done["memory refused"])
+        yield from checks.list_bad_lines(self.installation.logs(), lost=lost, is_short=is_short)
         yield from self._list_growth()
         yield from self._settle(self._list_sessions)
 

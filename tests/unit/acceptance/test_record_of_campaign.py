@@ -144,6 +144,11 @@ def test_whoever_is_lost_or_has_ended_is_not_counted() -> None:
 def test_a_job_in_two_hands_is_told() -> None:
     first, second = held(1, 1), held(1, 2)
     assert list(record.doubled([second, first])) == ["job 1 was given out while another had it"]
+    second.lost, second.asked = True, 0.5
+    assert not list(record.doubled([first, second])), "its answer may have been late"
+    second.asked = 1.5
+    assert list(record.doubled([first, second]))
+    second.lost = False
     first.end_sent = 2.2
     assert not list(record.doubled([first, second]))
     first.end_sent, first.lost = record.NEVER, True
@@ -192,3 +197,11 @@ def test_a_traceback_in_a_log_is_told_with_its_error() -> None:
     behind = [("serve", "the database has lost commits")]
     assert list(checks.list_bad_lines(behind, lost=False))
     assert not list(checks.list_bad_lines(behind, lost=True))
+    short = [("pilot", "Traceback (most recent call last):\n  File\nRuntimeError: can't start new thread\n")]
+    assert list(checks.list_bad_lines(short, lost=False))
+    assert not list(checks.list_bad_lines(short, lost=False, is_short=True))
+    assert list(
+        checks.list_bad_lines(
+            [("pilot", "Traceback (most recent call last):\nKeyError: 1")], lost=False, is_short=True
+        )
+    )

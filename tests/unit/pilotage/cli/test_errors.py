@@ -44,6 +44,11 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert status == errors.REFUSED
 
 
+def test_memory_that_is_refused_is_no_error_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert errors.show(MemoryError(), as_json=False) == errors.REFUSED
+    assert capsys.readouterr().err == "pilotage: no memory is left\n"
+
+
 def test_wrong_usage_ends_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     error = TyperException("no such option")
     error.exit_code = 2
