@@ -134,8 +134,8 @@ def check_processes(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
 def _describe_slots(reports: list[SiteProcess]) -> Iterator[str]:
     for each in reports:
         for slot in each.too_small:
-            jobs = format_count(slot.jobs, f"job of {each.vo} fits", f"jobs of {each.vo} fit")
-            yield f"{jobs} {slot.queue}, but not the slots of the director {each.name}: {slot.slot}"
+            slots = f"the slots of the director {each.name} at {slot.queue} are too small"
+            yield f"{slots} for {format_count(slot.jobs, 'job')} of {each.vo} that fit there: {slot.slot}"
 
 
 def _describe_problems(reports: list[SiteProcess]) -> dict[str, None]:

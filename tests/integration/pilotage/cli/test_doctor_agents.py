@@ -135,10 +135,11 @@ def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp
 
     at_work, late = find(NOW + timedelta(minutes=1)), find(NOW + timedelta(hours=2))
     assert (Health.GOOD, "1 at work") in at_work
-    too_small = "3 jobs of cms fit A/ce/long, but not the slots of the director north: memory 1000 of 4000"
-    assert (Health.WARNING, too_small) in at_work
-    [of_one] = [message for _, message in at_work if "A/ce/short" in message]
-    assert of_one.startswith("1 job of cms fits A/ce/short, but not the slots")
+    for queue, jobs in (("A/ce/long", "3 jobs"), ("A/ce/short", "1 job")):
+        too_small = (
+            f"the slots of the director north at {queue} are too small for {jobs} of cms that fit there"
+        )
+        assert (Health.WARNING, f"{too_small}: memory 1000 of 4000") in at_work
     assert late == [
         (Health.WARNING, "the director north (h:1:2) last reported for cms 2.0 h ago"),
     ]

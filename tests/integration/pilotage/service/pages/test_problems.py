@@ -180,7 +180,7 @@ BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
         lambda service: _report(
             service, "east", kind="director", too_small=[TooSmallSlot(queue="A/c/q", slot="2 GB", jobs=9)]
         ),
-        "9 jobs of cms fit A/c/q, but not the slots of the director east: 2 GB",
+        "the slots of the director east at A/c/q are too small for 9 jobs of cms that fit there: 2 GB",
     ),
     "a queue that breaks pilots": (
         _pause,
