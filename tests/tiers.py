@@ -121,7 +121,7 @@ GROUPS = (
     ),
     Group(
         name="cluster",
-        files=("tests/acceptance/test_cluster.py",),
+        files=("tests/acceptance/test_cluster.py", "tests/acceptance/test_upgrade_during_failover.py"),
         sources=(
             "deploy/",
             "examples/cluster/",
