@@ -114,33 +114,6 @@ class Cache(Generic[Key, Value]):
         self._bytes = 0
 
 
-class CacheByLength(Generic[Key, Value]):
-    """Bounded cache of results of very different length: many short ones, few long ones."""
-
-    #: Results, and the characters of the longest of the short ones.
-    SHORT: Final = 20_000
-    LONG: Final = 100
-    LENGTH: Final = 500
-
-    def __init__(self, measure: Callable[[Key, Value], int]) -> None:
-        self._measure = measure  #: characters of a key and its result
-        self._short: Cache[Key, Value] = Cache(self.SHORT)
-        self._long: Cache[Key, Value] = Cache(self.LONG)
-
-    def find(self, key: Key) -> Value | None:
-        """The cached result, if any."""
-        found = self._short.find(key)
-        return self._long.find(key) if found is None else found
-
-    def store(self, key: Key, value: Value) -> Value:
-        """Keep a result, and return it."""
-        is_long = self._measure(key, value) > self.LENGTH
-        return (self._long if is_long else self._short).store(key, value)
-
-    def __len__(self) -> int:
-        return len(self._short.items()) + len(self._long.items())
-
-
 class CountCache(Generic[Value]):
     """The last results that were counted from many rows; others are computed each time."""
 

@@ -163,8 +163,12 @@ def _find_terms(need: NodeNeed, part: RequirementClass, meaning: Meaning, terms:
             yield Term(form=form, word=word, texts=texts)
 
 
+#: Bytes of cached flags.
+MOST_BYTES: Final = 32 << 20
 #: By the text of a mapping and the digest of a class.
-_known: Cache[tuple[str, str], Flags] = Cache(100_000)
+_known: Cache[tuple[str, str], Flags] = Cache(
+    100_000, measure=lambda _, flags: 300 + 100 * len(flags) + sum(map(len, flags)), most=MOST_BYTES
+)
 
 
 class ClassFlags:

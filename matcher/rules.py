@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from requirements import images, tag_expression
@@ -101,16 +100,7 @@ def needed_cores(asked: RequirementClass, has: Resource) -> int:
 def fold_names(names: Collection[str]) -> frozenset[str]:
     """Names folded for comparison."""
     if isinstance(names, frozenset):
-        return (_fold_few if len(names) <= _FEW else _fold_many)(names)
-    return frozenset(map(fold, names))
-
-
-#: Names of a list of which 50,000 are cached; of longer ones, so many bytes.
-_FEW: Final = 8
-
-
-def _fold_list(names: frozenset[str]) -> frozenset[str]:
-    """Names, folded. Cached: thousands of classes have long lists of sites, compared with every queue."""
+        return _fold_list(names)
     return frozenset(map(fold, names))
 
 
@@ -118,8 +108,10 @@ def _measure_names(_: object, names: frozenset[str]) -> int:
     return 300 * len(names) + 2 * sum(map(len, names))
 
 
-_fold_few = lru_cache(maxsize=50_000)(_fold_list)
-_fold_many = keep(64, _measure_names)(_fold_list)
+@keep(64, _measure_names)
+def _fold_list(names: frozenset[str]) -> frozenset[str]:
+    """Names, folded. Cached: thousands of classes have long lists of sites, compared with every queue."""
+    return frozenset(map(fold, names))
 
 
 def _accepts(name: str, wanted: frozenset[str] | None) -> bool:
@@ -135,19 +127,12 @@ class SortedTags:
     whole_node: frozenset[str]
 
 
+@keep(64, _measure_names)
 def sort_tags(tags: frozenset[str]) -> SortedTags:
     """Sort tags, cached; tags for cores and whole nodes are handled together with the keywords for these."""
-    return (_sort_few if len(tags) <= _FEW else _sort_many)(tags)
-
-
-def _sort_list(tags: frozenset[str]) -> SortedTags:
     whole = frozenset(tag for tag in tags if fold(tag) == "wholenode")
     cores = frozenset(filter(is_core_tag, tags))
     return SortedTags(plain=tags - whole - cores, cores=cores, whole_node=whole)
-
-
-_sort_few = lru_cache(maxsize=50_000)(_sort_list)
-_sort_many = keep(64, _measure_names)(_sort_list)
 
 
 def is_core_tag(tag: str) -> bool:

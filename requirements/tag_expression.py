@@ -7,8 +7,9 @@ Source: the match-making specification of DiracX, v0.2, section 7.
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from functools import lru_cache
 from typing import Final
+
+from requirements.kept import keep
 
 #: A tag, or an operator with its operands.
 Term = str | tuple[str, frozenset["Term"]]
@@ -95,7 +96,7 @@ def _negate(term: Term) -> Term:
     return next(iter(term[1])) if not isinstance(term, str) and term[0] == "~" else ("~", frozenset({term}))
 
 
-@lru_cache(maxsize=512)
+@keep(8, lambda _, text: 100 * len(text))
 def parse(text: str) -> Term:
     """The expression in a text; raises `TagExpressionError`. Cached: jobs of one production have the same."""
     _check_length(text)

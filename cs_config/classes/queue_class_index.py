@@ -17,7 +17,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree import glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from requirements import evaluator
+from requirements import evaluator, kept
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
@@ -32,10 +32,11 @@ _CACHE_SIZE: Final = 50_000
 class QueueClassIndex(QueueColumns[QueueClass]):
     """A compact index over the queue classes of a VO, with the classes of each pool; thread-safe."""
 
-    def __init__(self, classes: Sequence[QueueClass], declarations: Declarations) -> None:
+    def __init__(self, classes: Sequence[QueueClass], declarations: Declarations, *, vo: str) -> None:
         super().__init__(
             dict(enumerate(classes)), declarations, stated=lambda each: each.values, cached=_CACHE_SIZE
         )
+        self._vo = vo
         self._pools: Cache[str, EligibleSets] = Cache(_CACHE_SIZE)
         self._being_resolved: dict[str, Lock] = {}
 
@@ -56,7 +57,7 @@ class QueueClassIndex(QueueColumns[QueueClass]):
         if (known := self.find_pool(pool_id)) is not None:
             return known
         try:
-            with self._being_resolved.setdefault(pool_id, Lock()):
+            with kept.count_for(self._vo), self._being_resolved.setdefault(pool_id, Lock()):
                 return self._pools.get(pool_id, lambda: self.resolve(self.question(requirements)))
         finally:
             self._being_resolved.pop(pool_id, None)
@@ -69,7 +70,7 @@ def index_for_vo(config: Configuration, vo: str) -> QueueClassIndex:
     By digest, as slots are given to new classes: then most neighbours have neighbouring slots.
     """
     classes = sorted(queue_classes(config, vo), key=lambda each: each.digest)
-    return QueueClassIndex(classes, options_for(config, vo).job_description.declarations)
+    return QueueClassIndex(classes, options_for(config, vo).job_description.declarations, vo=vo)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,9 @@ from typing import Final
 from cs_config.classes import queue_columns
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
+from matcher import class_flags
 from matcher.claim import snapshot
-from matcher.explain import work_budget
+from matcher.explain import queue_set, unmet_conditions, work_budget
 from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.request import node_checks
@@ -210,15 +211,34 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             ],
         ),
         Amount(
-            who="all",
-            what="bytes of expressions, conditions, templates and attributes of descriptions that are kept",
-            most=f"{evaluation.KEPT_MB} MB of expressions, 208 MB of what was derived from them, "
-            f"{template_cache.MOST_BYTES >> 20} MB of templates, "
-            f"{job_groups.MOST_BYTES >> 20} MB of attributes, "
-            f"{queue_columns.MOST_BYTES >> 20} MB of conditions for each VO. What was stored first goes",
+            who="all, counted for each VO",
+            what="bytes of expressions, lists and descriptions, and of what is derived from them",
+            most=f"{evaluation.KEPT_MB} MB of programs of expressions, 552 MB of the rest. Where there is no "
+            "room, what was stored first for the VO that has most goes",
             counted_by="requirements.kept.Kept",
             test="tests/unit/requirements/test_kept.py::"
-            "test_the_programs_of_long_expressions_are_kept_up_to_their_bytes",
+            "test_a_vo_that_stores_without_end_removes_nothing_of_others",
+            attacks=["40 long expressions are submitted", "1,000 jobs of 140 tags"],
+        ),
+        Amount(
+            who="VO",
+            what="bytes of conditions at queues, and of explanations of them",
+            most=f"{queue_columns.MOST_BYTES >> 20} MB each of those of pools and of explanations, "
+            f"{unmet_conditions.MOST_BYTES >> 20} MB of unmet ones, {queue_set.MOST_BYTES >> 20} MB of sets "
+            "of queues. What was stored first goes",
+            counted_by="cs_config.cache.Cache",
+            test="tests/unit/matcher/explain/test_queue_set.py::"
+            "test_conditions_of_many_long_lists_are_kept_up_to_their_bytes",
+            attacks=["queues are explained"],
+        ),
+        Amount(
+            who="all",
+            what="bytes of templates, of attributes of descriptions, and of flags of pilots",
+            most=f"{template_cache.MOST_BYTES >> 20} MB, {job_groups.MOST_BYTES >> 20} MB, "
+            f"{class_flags.MOST_BYTES >> 20} MB. What was stored first goes",
+            counted_by="cs_config.cache.Cache",
+            test="tests/unit/cs_config/test_cache.py::"
+            "test_a_cache_of_so_many_bytes_loses_what_was_stored_first_until_a_result_has_room",
         ),
         Amount(
             who="all",

@@ -8,8 +8,9 @@ from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
+from typing import Final
 
-from cs_config.cache import Cache, CacheByLength, derived
+from cs_config.cache import Cache, derived
 from cs_config.classes.queue_columns import EligibleSets, QueueColumns
 from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
@@ -27,8 +28,9 @@ from requirements.canonical import Requirements
 from requirements.nodes.resolution import QueueDecision
 from requirements.values import Value, exact, fold
 
-#: Cached sets of addresses, and results of parts of requirements.
+#: Cached results of conditions, and sets of addresses: number, and bytes of each for a VO.
 _CACHED = 20_000
+MOST_BYTES: Final = 16 << 20
 _CACHED_PARTS = 1_000
 #: Names that every queue has implicitly.
 _GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
@@ -60,8 +62,16 @@ class QueueSet(QueueColumns[QueueView]):
         self.faulty = mask_from([number for number, queue in enumerate(queues) if queue.fault is not None])
         self.candidates = enabled & admitted & ~self.faulty  #: queues that the VO may use now
         self.failed = UnmetConditions(self)
-        self._resolved: CacheByLength[Hashable, EligibleSets] = CacheByLength(lambda key, _: len(str(key)))
-        self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(_CACHED)
+        self._resolved: Cache[Hashable, EligibleSets] = Cache(
+            _CACHED, measure=self._measure_sets, most=MOST_BYTES
+        )
+        self._addresses: Cache[int, frozenset[QueueAddress]] = Cache(
+            _CACHED, measure=lambda mask, found: self._measure_sets(mask) + 60 * len(found), most=MOST_BYTES
+        )
+
+    def _measure_sets(self, key: Hashable, _: object = None) -> int:
+        """Bytes of a few sets of queues, with their key."""
+        return 500 + 2 * len(str(key)) + len(self.queues) // 2
 
     def failures(self, demand: JobDemand) -> list[UnmetCondition]:
         """Every condition of the demand that some queue fails."""

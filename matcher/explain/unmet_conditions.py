@@ -10,7 +10,7 @@ from functools import reduce
 from operator import attrgetter, or_
 from typing import Final
 
-from cs_config.cache import CacheByLength
+from cs_config.cache import Cache
 from cs_config.classes.queue_columns import QueueColumns
 from cs_config.tree import glue
 from matcher.conditions import COLUMNS, Condition
@@ -30,6 +30,9 @@ from requirements.values import Scalar, fold, format_value, lookup
 #: Folded names that queues have from their addresses, which conditions of jobs see on demand only.
 _OF_ADDRESS: Final = frozenset(map(fold, glue.OF_ADDRESS))
 _BY_ADDRESS: Final = " (name places by Site and GridCE, or set Pools/ByAddress)"
+#: Cached results: number, and their bytes for a VO.
+_CACHED: Final = 20_000
+MOST_BYTES: Final = 32 << 20
 #: Requirement and demanded value, as in `UnmetCondition`.
 _Wanted = tuple[str, str]
 #: The queues' values (None: no such parameter), each with the queues that have it.
@@ -52,7 +55,9 @@ class UnmetConditions:
 
     def __init__(self, queues: QueueColumns[QueueView]) -> None:
         self._queues = queues
-        self._cache: CacheByLength[Hashable, tuple[UnmetCondition, ...]] = CacheByLength(_measure)
+        self._cache: Cache[Hashable, tuple[UnmetCondition, ...]] = Cache(
+            _CACHED, measure=_measure, most=MOST_BYTES
+        )
         self._last_reasons: tuple[object, Mapping[_Wanted, _SeenValues]] = (None, {})
 
     def __contains__(self, part: JobCondition) -> bool:
@@ -189,8 +194,11 @@ class UnmetConditions:
 
 
 def _measure(key: Hashable, found: Iterable[UnmetCondition]) -> int:
-    """Characters of a condition and of what it is divided into."""
-    return len(str(key)) + sum(len(each.requirement) + len(each.wanted) for each in found)
+    """Bytes of a condition and of what it is divided into."""
+    parts = sum(
+        500 + len(each.requirement) + len(each.wanted) + each.queues.bit_length() // 8 for each in found
+    )
+    return 500 + 2 * len(str(key)) + parts
 
 
 def _all(masks: Iterable[tuple[object, int]]) -> int:

@@ -6,7 +6,7 @@ An expression that reads only attributes common to a group is evaluated once for
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -16,6 +16,7 @@ from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from requirements import values
+from requirements.kept import keep
 from requirements.values import Value, fold
 from taskqueue.jobs import descriptions, placeholders
 from taskqueue.leases import candidate_jobs
@@ -90,21 +91,11 @@ def _default_attributes(config: Configuration, vo: str) -> Mapping[str, Value]:
     return {fold(name): value for name, value in values.job_attributes(filled).items()}
 
 
+@keep(32, lambda _, body, parameters: 10 * (len(body) + len(parameters or "")))
 def description_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
-    """The attributes of a stored description by folded name, with placeholders filled."""
-    read = _read_short if len(body) + len(parameters or "") <= _SHORT else _read_long
-    return read(body, parameters)
-
-
-def _read_attributes(body: str, parameters: str | None) -> Mapping[str, Value]:
+    """The attributes of a stored description by folded name, with placeholders filled. Cached."""
     filled = placeholders.fill_placeholders(json.loads(body), json.loads(parameters) if parameters else None)
     return {fold(name): value for name, value in values.job_attributes(filled).items()}
-
-
-#: Characters of a description up to which the attributes of many are cached; of longer ones, of a few.
-_SHORT: Final = 10_000
-_read_short = lru_cache(maxsize=1024)(_read_attributes)
-_read_long = lru_cache(maxsize=16)(_read_attributes)
 
 
 #: Job groups checked before a claim; further ones are checked by the claim itself.

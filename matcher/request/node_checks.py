@@ -20,7 +20,7 @@ from cs_config.classes.queue_classes import find_class
 from cs_config.options.operations import options_for
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
-from requirements import evaluator
+from requirements import evaluator, kept
 from requirements.canonical import Requirements
 from requirements.nodes import node_attributes, node_facts
 from requirements.nodes.node_attributes import NodeAttributes
@@ -103,11 +103,13 @@ class NodeChecks:
             key = here.digest, node_facts.cache_key(declared)
             known = {each: self._results.find((each, *key), config.version) for each in ids}
             found |= {each: standing for each, standing in known.items() if standing is not None}
-            requirements = mapping.read_requirements(conn, known.keys() - found.keys())
+            with kept.count_for(vo):
+                requirements = mapping.read_requirements(conn, known.keys() - found.keys())
             found |= dict.fromkeys(known.keys() - found.keys() - requirements.keys(), NodeStanding.REFUSED)
             for each in self._take(vo, requirements):
                 declarations = options_for(config, vo).job_description.declarations
-                standing = decide(requirements[each], here.values, here.nodes, declared, declarations)
+                with kept.count_for(vo):
+                    standing = decide(requirements[each], here.values, here.nodes, declared, declarations)
                 found[each] = self._results.store((each, *key), standing, config.version)
         return found
 

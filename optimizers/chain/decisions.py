@@ -11,6 +11,7 @@ from optimizers.description import description
 from optimizers.description.description import JobDescription
 from optimizers.description.parametric import JobMember
 from optimizers.submit.submitter import Ownership
+from requirements import kept
 from requirements.errors import InvalidInput, Problem
 from taskqueue.jobs import placeholders
 from taskqueue.jobs.optimizer_queue import PreparingJob
@@ -71,7 +72,8 @@ def decide_stored(
         key = _find_key(job, kinds[job.body])
         found = None if key is None else shared.get(key)
         if found is None:
-            found = chain.run_chain(job_context_from_row(job, context), steps, context)
+            with kept.count_for(job.vo):
+                found = chain.run_chain(job_context_from_row(job, context), steps, context)
         if key is not None and found.pure:
             shared[key] = found
         decided.append((job, found))

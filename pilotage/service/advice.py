@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 
 from taskqueue.db import database
@@ -35,7 +36,8 @@ class Advisor:
         turn = self._turn
         if turn.acquire(timeout=_TURN):
             try:
-                threading.Thread(target=run, name="advice", daemon=True).start()
+                # In the context of the request, so that what it computes counts for its caller.
+                threading.Thread(target=copy_context().run, args=[run], name="advice", daemon=True).start()
             except RuntimeError:  # no more threads
                 turn.release()
                 _log.exception("%s: the answer goes without it", what)

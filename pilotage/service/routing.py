@@ -28,6 +28,7 @@ from pilotage.service.auth.tokens import BearerToken, UnknownKey
 from pilotage.service.clients import WaitingClient, find_client
 from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
 from pilotage.service.services import Services
+from requirements import kept
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
 from requirements.values import text_fault
 from taskqueue.db import database
@@ -275,9 +276,10 @@ class GuardedRoute(APIRoute):
             async with self.take_turn(parts, caller):
                 # With the places that it needs: of those that wait for places all would pass.
                 access.require_room(request.scope, parts, is_alone=self.is_alone)
-                if self.takes_json and self.body_field is not None:
-                    await request.parse()
-                return await handle(request)
+                with kept.count_for(caller.tenant if caller else ""):
+                    if self.takes_json and self.body_field is not None:
+                        await request.parse()
+                    return await handle(request)
 
     async def admit(self, request: StrictRequest, parts: Services) -> Caller | None:
         """Check and count who sends a request; None: a stranger, who counts by the address."""

@@ -16,7 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final
 
 import classad2
@@ -437,7 +437,7 @@ def failing_parts(text: str, resource: Mapping[str, Value]) -> tuple[Reason, ...
     return tuple(found[part] for part in dict.fromkeys(operands(text) or (text,)) if part in found)
 
 
-@lru_cache(maxsize=64)
+@keep(16, lambda _, text, present: _OF_CHARACTER * len(text) + 100 * len(present))
 def group_operands(text: str, present: frozenset[str]) -> tuple[Operands, ...]:
     """Group the operands of the outermost `&&` by the attributes they depend on.
 

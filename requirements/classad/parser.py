@@ -6,7 +6,6 @@ expressions.
 
 import re
 from dataclasses import replace
-from functools import lru_cache
 from typing import Final
 
 from requirements.classad.lexer import MAX_DEPTH, Cursor, TokenKind
@@ -33,6 +32,7 @@ from requirements.classad.syntax_tree import (
     children,
 )
 from requirements.errors import InvalidInput
+from requirements.kept import keep
 from requirements.values import Scalar, fold
 
 _WORDS: dict[str, Scalar | Special] = {
@@ -48,9 +48,8 @@ _ITEM = re.compile(r'"(?P<text>[^"\\]*)"|(?P<number>0|[1-9][0-9]{0,14})(?![0-9A-
 _ONE = re.sub(r"\?P<\w+>", "?:", _ITEM.pattern)
 _LIST = re.compile(rf"\{{\s*(?:{_ONE})(?:\s*,\s*(?:{_ONE}))*\s*\}}")
 _NO_NUMBERS = frozenset({"inf", "infinity", "nan"})
-#: Characters of a text whose tree is cached, at up to 100 bytes each, and number of these trees.
+#: Characters of a text whose tree is cached.
 SHORT: Final = 1000
-_MOST_KEPT: Final = 1024
 
 
 def read_expression(source: SourceText) -> Node:
@@ -65,7 +64,7 @@ def read_expression(source: SourceText) -> Node:
     return _find_tree(source.text) or _parse(source)
 
 
-@lru_cache(maxsize=_MOST_KEPT)
+@keep(32, lambda _, text: 100 * len(text))
 def _find_tree(text: str) -> Node | None:
     try:
         return _parse(SourceText(text=text, path=""))

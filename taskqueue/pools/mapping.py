@@ -6,7 +6,6 @@ Source: RFC #7's getSubmitPoolsForQueue.
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -16,6 +15,7 @@ from cs_config.tree.address import QueueAddress
 from requirements import canonical
 from requirements.bitset import list_positions, mask_from
 from requirements.canonical import Requirements
+from requirements.kept import keep
 from requirements.resource import Location
 from taskqueue.db import sql
 from taskqueue.schema.tables import jobs, submit_pools
@@ -187,6 +187,6 @@ def read_requirements(conn: Connection, pool_ids: Collection[str]) -> Mapping[st
     return {pool_id: _parse(text) for pool_id, text in read_originals(conn, pool_ids).items()}
 
 
-@lru_cache(maxsize=20_000)
+@keep(32, lambda _, text: 500 + 5 * len(text))
 def _parse(text: str) -> Requirements:
     return canonical.from_json(text)

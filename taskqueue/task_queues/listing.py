@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, func, or_, select
 
+from requirements.kept import keep
 from requirements.requirement_class import RequirementClass
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -262,7 +262,11 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
     ]
 
 
-@lru_cache(maxsize=20_000)
+@keep(
+    64,
+    lambda _, definition: 1000 + 5 * len(definition),
+    find_tenant=lambda asked: asked.vo if asked else "",
+)
 def _parse_class(definition: str) -> RequirementClass | None:
     """A requirement class from its stored definition. Cached: it never changes, and every query parses it."""
     return RequirementClass.from_json(definition)

@@ -8,6 +8,7 @@ from pilotage.service.auth import access
 from pilotage.service.auth.rate_limits import Bounds, Limiter
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
+from requirements import kept
 
 #: Forms in memory, of a DN: more than the sandboxes.
 FORMS: Final = Bounds(what="large requests", of_all=256 << 20, of_one=80 << 20, is_halved=True)
@@ -45,4 +46,5 @@ class DoorGuard:
                     await places.enter_async_context(self._sandboxes.place(vo, name))
                 await places.enter_async_context(self._calls.place(vo, name))
                 access.require_room(request.scope, parts)
-                yield places.aclose
+                with kept.count_for(vo):
+                    yield places.aclose

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from cs_config import validate
-from cs_config.cache import Cache, CacheByLength, derived
+from cs_config.cache import Cache, derived
 from cs_config.tree.configuration import Configuration
 
 CONFIG, OTHER = (validate.parse("Resources: {}") for _ in range(2))
@@ -61,14 +61,3 @@ def test_a_cache_of_so_many_bytes_loses_what_was_stored_first_until_a_result_has
     assert (cache.find(19), cache.find(18)) == ("y" * 9, "x" * 8)
     cache.store(1, "z" * 9, "other generation")
     assert cache.items() == [(1, "z" * 9)]
-
-
-def test_of_results_with_much_text_few_are_kept():
-    cache = CacheByLength[str, str](lambda key, value: len(key) + len(value))
-    for number in range(1_000):
-        cache.store(f"long {number}", "x" * 10_000)
-        cache.store(f"short {number}", "x")
-    assert cache.find("short 0") == "x"
-    assert cache.find("long 999") == "x" * 10_000
-    assert cache.find("long 0") is None
-    assert len(cache) <= 1_000 + cache.LONG

@@ -11,15 +11,16 @@ from requirements.kept import Kept
 
 @pytest.mark.parametrize(
     ("function", "kept"),
-    [(rules.fold_names, rules._fold_many), (rules.sort_tags, rules._sort_many)],
+    [(rules.fold_names, rules._fold_list), (rules.sort_tags, rules.sort_tags)],
     ids=["sites", "tags"],
 )
-def test_long_lists_of_names_are_kept_up_to_their_bytes(
-    function: Callable[[frozenset[str]], object], kept: Kept[Any, Any]
+@pytest.mark.parametrize(("lists", "length", "letters"), [(300, 1000, 10), (40_000, 8, 250)])
+def test_lists_of_names_are_kept_up_to_their_bytes(
+    function: Callable[[frozenset[str]], object], kept: Kept[Any, Any], lists: int, length: int, letters: int
 ) -> None:
     kept.cache_clear()
-    for number in range(300):
-        names = frozenset(f"LCG.Site-{number}-{each}.org" for each in range(1000))
+    for number in range(lists):
+        names = frozenset(f"LCG.Site-{number}-{each}.{'x' * letters}" for each in range(length))
         found = function(names)
         assert 0 < kept.bytes <= kept.most
         assert found is function(names)

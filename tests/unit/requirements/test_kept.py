@@ -1,7 +1,7 @@
 """Results of functions of users' texts are kept up to a number of bytes."""
 
 from requirements.classad import evaluation, restrictions
-from requirements.kept import Kept, keep
+from requirements.kept import Kept, count_for, keep
 
 
 def _counted(megabytes: int = 1) -> tuple[Kept[[str], int], list[str]]:
@@ -44,6 +44,56 @@ def test_what_takes_more_than_an_eighth_is_not_kept() -> None:
         measure("x" * (1 << 17))
     assert len(computed) == 2
     assert measure.bytes == 0
+
+
+def test_a_vo_that_stores_without_end_removes_nothing_of_others() -> None:
+    measure, computed = _counted()
+    others = {vo: [f"{vo} {number}" * 200 for number in range(20)] for vo in ("biomed", "cms")}
+    for vo, texts in others.items():
+        with count_for(vo):
+            for text in texts:
+                measure(text)
+    with count_for("lhcb"):
+        for number in range(300):
+            measure(f"{number:05}" * 4000)
+    assert measure.bytes > measure.most // 2
+    computed.clear()
+    for text in (*others["biomed"], *others["cms"]):
+        measure(text)
+    assert not computed, "all of theirs are there"
+
+
+def test_what_a_vo_has_above_an_equal_part_makes_room_for_others() -> None:
+    measure, computed = _counted()
+    flood = [f"{number:05}" * 4000 for number in range(60)]
+    for vo in ("lhcb", "biomed"):
+        with count_for(vo):
+            for text in flood if vo == "lhcb" else [f"b{text}" for text in flood[:20]]:
+                measure(text)
+    computed.clear()
+    for text in flood[:20]:
+        measure(f"b{text}")
+    assert not computed
+    measure(flood[-1])
+    assert not computed, "the last ones of lhcb, which was there first, have room beside them"
+
+
+def test_results_may_state_for_whom_they_count() -> None:
+    measure = Kept(str.upper, lambda _, text: len(text), 1 << 20, lambda text: text[:2])
+    for number in range(100):
+        measure(f"bb{number}" * 1000)
+        measure(f"aa{number}" * 4000)
+    shares = {tenant: share.bytes for tenant, share in measure._shares.items()}
+    assert shares.keys() == {"AA", "BB"}
+    assert sum(shares.values()) == measure.bytes <= measure.most
+
+
+def test_a_result_that_is_none_is_kept() -> None:
+    computed = list[str]()
+    append = keep(1, lambda _, text: len(text))(computed.append)
+    for _ in range(3):
+        append("x")
+    assert computed == ["x"]
 
 
 def test_the_programs_of_long_expressions_are_kept_up_to_their_bytes() -> None:

@@ -103,13 +103,14 @@ def _expected(index: QueueClassIndex, requirements: Requirements) -> EligibleSet
 def test_an_index_says_of_each_class_what_the_evaluator_says(
     classes: list[QueueClass], asked: Sequence[Requirements]
 ) -> None:
-    index = QueueClassIndex(classes, DECLARATIONS)
+    index = QueueClassIndex(classes, DECLARATIONS, vo="lhcb")
     for each in asked:
         assert _said(index, each) == _expected(index, each)
 
 
 def test_a_number_that_counts_as_true_beside_others_is_not_true_by_itself() -> None:
-    index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
+    only = QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())
+    index = QueueClassIndex([only], DECLARATIONS, vo="lhcb")
     for text in ("other.Absent =?= undefined && other.MaxRAM", "other.MaxRAM"):
         asked = Expression(text=text)
         assert index.resolve_pool(text, asked) == _expected(index, asked)
@@ -118,7 +119,8 @@ def test_a_number_that_counts_as_true_beside_others_is_not_true_by_itself() -> N
 def test_a_pool_is_resolved_once_at_a_time_and_others_do_not_wait_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    index = QueueClassIndex([QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())], DECLARATIONS)
+    only = QueueClass(digest="one", values={"MaxRAM": 1000}, queues=())
+    index = QueueClassIndex([only], DECLARATIONS, vo="lhcb")
     small, large = Record(values=(("Memory", 500),)), Record(values=(("Memory", 2000),))
     began, may_end, resolve = Event(), Event(), index.resolve
     resolved: list[Requirements] = []
@@ -176,7 +178,7 @@ def test_an_expression_with_many_combinations_at_many_queues_has_one_budget(
     ]
 
     def resolve() -> EligibleSets:
-        index = QueueClassIndex(classes, DECLARATIONS)
+        index = QueueClassIndex(classes, DECLARATIONS, vo="lhcb")
         return index.resolve_pool("pool", requirement)
 
     assert resolve() == EligibleSets(eligible=0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cs_config.options import bounds
 from pilotage.service import routing
+from requirements.classad import evaluation
 from tests.support.routes_by_role import ROUTES, Route
 from tests.support.service import Service
 
@@ -241,3 +242,18 @@ def test_random_bodies_make_nothing_fail(service: Service, body: dict[str, objec
         ("/jobs/kill", body),
     ):
         check(operator.post(f"/api/v1{path}", content=json.dumps(content)), (path, content))
+
+
+def test_what_is_kept_of_the_expressions_of_a_vo_counts_for_it(service: Service):
+    for cache in (evaluation._compile_short, evaluation.group_operands):
+        cache.cache_clear()
+    job, asked = (
+        {"Executable": "true", "Requirements": f'other.MaxRAM > {number} && other.Site =!= "for {vo}"'}
+        for number, vo in enumerate(("cms", "lhcb"))
+    )
+    service.submit(job)
+    assert service.user("bob", "lhcb").post("/api/v1/explain", json={"jobs": [asked]}).is_success
+    for cache in (evaluation._compile_short, evaluation.group_operands):
+        counted = {vo: " ".join(str(key) for key in share.taken) for vo, share in cache._shares.items()}
+        assert counted.keys() == {"cms", "lhcb"}
+        assert all(f"for {vo}" in texts for vo, texts in counted.items())
