@@ -6,15 +6,16 @@ Keywords are looked up without case, in singular or plural.
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from typing import Final
 
 from cs_config.options import bounds, retry_rules
 from cs_config.options.retry_rules import RetryRuleError
 from requirements import images, tag_expression
 from requirements.cpu_levels import FEATURES
-from requirements.errors import format_count
+from requirements.errors import did_you_mean, format_count
 from requirements.quantities import QUANTITIES
 from requirements.specification import MOST_GPUS, is_version
 from requirements.states import AfterPolicy
@@ -514,6 +515,24 @@ NAMES = (*(keyword.name for keyword in KEYWORDS), "Requirements", "Rank", *PARAM
 def find_keyword(name: str) -> Keyword | None:
     """The keyword of a name in any accepted spelling."""
     return _BY_FOLD.get(fold(name))
+
+
+#: Names, folded, whose values a job keeps when its description is changed, and why.
+KEPT: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("vo", "owner", "ownergroup"), "a job keeps its owner"),
+    **dict.fromkeys(map(fold, PARAMETRIC), "the jobs are made already"),
+    "inputsandbox": "a job keeps its input files",
+}
+
+
+@lru_cache(maxsize=1_000)  # the same for each of many copies
+def find_alike(name: str, known: Sequence[str]) -> str | None:
+    """What a name that is neither a keyword nor among some others is likely to mean."""
+    if fold(name) in map(fold, known):
+        return None
+    # Of keywords those with the same first letter: Memory is no misspelt GPUMemory.
+    alike = [each for each in NAMES if fold(each[0]) == fold(name[:1])]
+    return did_you_mean(name, known) or did_you_mean(name, alike)
 
 
 #: Before a name that means the entry in the Requirements, whether or not it is a keyword, too.

@@ -92,8 +92,13 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
         pass  # names that differ in case only: reported by the reader already
     else:
         wrong = list(options.job_description.wrong_defaults())
-        problems += (_wrong_default(name, message, section, path, file) for name, message in wrong)
-        if not wrong:
+        refused = [
+            (name, f"{message}; jobs that leave {name} out would be refused") for name, message in wrong
+        ]
+        unfit = () if wrong else options.job_description.unfit_default_rules()
+        faults = [_wrong_default(name, message, section, path, file) for name, message in (*refused, *unfit)]
+        problems += faults
+        if not faults:
             return options
     return Operations()
 
@@ -103,7 +108,7 @@ def _wrong_default(name: str, message: str, section: Section, path: str, file: s
     place = ("JobDescription", name, "default")
     return Problem(
         path="/".join((path, *place)),
-        message=f"{message}; jobs that leave {name} out would be refused",
+        message=message,
         file=file,
         line=find_line(section, place),
     )

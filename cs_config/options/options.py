@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_pascal
 
 from cs_config import errors
-from cs_config.options import bounds, job_tiers, keywords, place_limits
+from cs_config.options import bounds, job_tiers, keywords, place_limits, retry_rules
 from cs_config.options.job_tiers import JobTiers
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
@@ -275,6 +275,33 @@ class JobDescriptionOptions(Options):
             else:
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         yield from ((spelled.get(name, name), message) for name, message in self.find_conflicts(read))
+
+    def unfit_default_rules(self) -> Iterator[tuple[str, str]]:
+        """Changes in default rules of retry that no job of the VO can have: the option's name, and why.
+
+        What depends on a job, as whether it has a number to multiply, is decided when the job fails.
+        """
+        for name, default in self.defaults.items():
+            if keywords.find_keyword(name) == keywords.BY_NAME["Retry"]:
+                yield from ((name, message) for message in self._find_unfit_changes(keywords.retry(default)))
+
+    def _find_unfit_changes(self, rules: Iterable[str]) -> Iterator[str]:
+        own = (*self.extra, *self.declared, retry_rules.MEMORY, "Requirements", "Rank")
+        for rule in map(retry_rules.parse_rule, rules):
+            for change in rule.values:
+                keyword = keywords.find_keyword(change.name)
+                if why := keywords.KEPT.get(fold(change.name)):
+                    yield f"{rule.text!r}: {change.name} is not changed: {why}"
+                elif keyword is None and fold(change.name) not in map(fold, own):
+                    meant = keywords.find_alike(change.name, own)
+                    hint = f"did you mean {meant}?" if meant else "declare it under Operations/JobDescription"
+                    yield f"{rule.text!r}: {change.name} is no keyword, and is not declared, {hint}"
+                elif keyword is not None and change.factor is None:
+                    try:
+                        messages = tuple(self.out_of_bounds(keyword, keyword.read(change.value)))
+                    except UnfitValueError as unfit:
+                        messages = (str(unfit),)
+                    yield from (f"{rule.text!r}: {change.name}: {message}" for message in messages)
 
     @cached_property
     def default_values(self) -> Mapping[str, object]:

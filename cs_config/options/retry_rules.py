@@ -54,6 +54,10 @@ _ALLOWED: Final = (
 )
 
 
+#: What `Memory` in a rule means where a job has no such value in its Requirements.
+MEMORY: Final = "Memory"
+
+
 class RetryRuleError(ValueError):
     """A text that is no rule; the message has the text, and what is allowed."""
 

@@ -6,7 +6,6 @@ A name that is no keyword is a part of the Requirements, and so is a keyword tha
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from cs_config.options import keywords
@@ -15,16 +14,10 @@ from cs_config.options.options import VoOptions
 from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.classad.syntax_tree import TextSpan
-from requirements.errors import InvalidJob, Problem, did_you_mean
+from requirements.errors import InvalidJob, Problem
 from requirements.kept import keep
 from requirements.values import fold, format_value
 
-#: Names with values that are kept as they are, and why.
-_KEPT: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("vo", "owner", "ownergroup"), "a job keeps its owner"),
-    **dict.fromkeys(map(fold, keywords.PARAMETRIC), "the jobs are made already"),
-    "inputsandbox": "a job keeps its input files",
-}
 #: Characters of a value in a note, and of the whole note: the log of each job has it.
 _VALUE: Final = 200
 _NOTE: Final = 2_000
@@ -75,8 +68,8 @@ def _change(body: dict[str, object], name: str, value: object, options: VoOption
     if part := keywords.find_part(name):
         return _replace(body, _REQUIREMENTS, _change_part(requirements, part, value), part)
     folded = fold(name.strip())
-    if folded in _KEPT:
-        raise InvalidJob([Problem(path=name, message=f"is not changed: {_KEPT[folded]}")])
+    if folded in keywords.KEPT:
+        raise InvalidJob([Problem(path=name, message=f"is not changed: {keywords.KEPT[folded]}")])
     keyword = keywords.find_keyword(name.strip())
     if keyword is not None and (_find(body, keyword.name) is not None or not _is_part(folded, requirements)):
         new = None if value is None else keywords.as_json(keyword, keyword.read(value))
@@ -94,7 +87,7 @@ def _change(body: dict[str, object], name: str, value: object, options: VoOption
 def _check_spelling(name: str, requirements: object, options: VoOptions) -> None:
     """Refuse a name that is new in the Requirements and looks like one that is known."""
     declared = options.job_description.declarations.names()
-    if meant := _find_alike(name, (*_list_parts(requirements), *declared)):
+    if meant := keywords.find_alike(name, (*_list_parts(requirements), *declared)):
         message = "is no keyword, and is not in the Requirements; a new name there is stated with all of them"
         raise InvalidJob([Problem(path=name, message=message, suggestion=meant)])
 
@@ -108,16 +101,6 @@ def _list_parts(requirements: object) -> list[str]:
 
 def _is_part(folded: str, requirements: object) -> bool:
     return folded in map(fold, _list_parts(requirements))
-
-
-@lru_cache(maxsize=1_000)  # the same for each of many copies
-def _find_alike(name: str, known: Sequence[str]) -> str | None:
-    """What a name that is not known is likely to mean."""
-    if fold(name) in map(fold, known):
-        return None
-    # Of keywords those with the same first letter: Memory is no misspelt GPUMemory.
-    alike = [each for each in keywords.NAMES if fold(each[0]) == fold(name[:1])]
-    return did_you_mean(name, known) or did_you_mean(name, alike)
 
 
 def _replace(body: dict[str, object], name: str, value: object, part: str | None = None) -> Iterator[str]:

@@ -8,13 +8,11 @@ from typing import Final
 
 from cs_config.options import keywords
 from cs_config.options.options import VoOptions
-from cs_config.options.retry_rules import RetryRule, ValueChange, parse_rule
+from cs_config.options.retry_rules import MEMORY, RetryRule, ValueChange, parse_rule
 from optimizers.description import changes
 from requirements.errors import InvalidJob, Problem
 from requirements.values import as_number, fold, normal_number
 
-#: What `Memory` in a rule means where a job has no such value in its Requirements.
-MEMORY: Final = "Memory"
 _MEMORIES: Final = ("MinRAM", "MaxRAM", "MinRAMPerCore")
 _BANNED: Final = "BannedSites"
 

@@ -36,6 +36,15 @@ def test_a_vos_options_stand_over_those_for_everybody_one_by_one() -> None:
     assert "cms" in config.vos
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["137 or memory limit: Memory x 1.5", "65: Disk x 2, another site", "1: cputime x 2", "1: Own = a"],
+)
+def test_a_default_rule_of_retry_may_change_what_jobs_of_the_vo_have(rule: str) -> None:
+    stated = f"{{Extra: [own], Disk: {{type: number}}, Retry: {{default: '{rule}'}}}}"
+    assert errors(f"{{cms: {{JobDescription: {stated}}}}}") == []
+
+
 def test_null_goes_back_to_the_built_in_default() -> None:
     config = validate.parse(
         "Operations: {Defaults: {Pools: {GraceTime: 5}}, cms: {Pools: {GraceTime: null}}}"
@@ -237,6 +246,22 @@ def test_the_default_of_a_keyword_with_several_values_may_be_a_list(declared: st
         ("GPUs: {default: many}", 'JobDescription/GPUs/default: "many", allowed is a whole number'),
         ("CPUTime: {default: 1000.5}", "JobDescription/CPUTime/default: 1000.5, allowed is a whole number"),
         ("Tags: {default: 'a b'}", "JobDescription/Tags/default: 'a b' is not a valid name"),
+        (
+            "Retry: {default: '137: Memry x 1.5'}",
+            "JobDescription/Retry/default: '137: Memry x 1.5': Memry is no keyword, and is not declared, did",
+        ),
+        (
+            "Retry: {default: '65: Disk x 2'}",
+            "JobDescription/Retry/default: '65: Disk x 2': Disk is no keyword, and is not declared, declare",
+        ),
+        (
+            "Retry: {default: '65: Owner = me'}",
+            "JobDescription/Retry/default: '65: Owner = me': Owner is not changed: a job keeps its owner",
+        ),
+        (
+            "Retry: {default: '65: Priority = 99'}",
+            "JobDescription/Retry/default: '65: Priority = 99': Priority: 99 is too large, allowed",
+        ),
         ("WholeNode: {default: perhaps}", 'JobDescription/WholeNode/default: "perhaps", allowed is true'),
         (
             "Priority: {default: 99}",

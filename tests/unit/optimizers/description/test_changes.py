@@ -3,6 +3,7 @@
 import pytest
 
 from cs_config import validate
+from cs_config.options import keywords
 from cs_config.options.operations import options_for
 from optimizers.description import changes
 from requirements.errors import InvalidJob
@@ -84,7 +85,7 @@ def test_keywords_and_parts_of_requirements_get_other_values(
 
 def test_a_name_is_compared_once_for_many_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
-    monkeypatch.setattr(changes, "did_you_mean", lambda word, _: compared.append(word))
+    monkeypatch.setattr(keywords, "did_you_mean", lambda word, _: compared.append(word))
     for _ in range(100):
         changes.change_body(BODY, {"Zebra": 1}, OPTIONS)
     assert compared == ["Zebra", "Zebra"]  # in the Requirements, and among keywords
