@@ -88,6 +88,13 @@ class Condition:
         found = self.select_by_need(classes, resource)
         return found if self.holds is None else found & self.holds(classes, resource)
 
+    def describe(self, asked: RequirementClass) -> str:
+        """What of it a class demands, as people see it."""
+        for demand in self.demands:
+            for values in demand.list_values(asked):
+                return f"{demand.keyword} ({demand.format_wanted(demand.isolate(values))})"
+        return self.name
+
     def select_by_need(self, classes: Items, resource: Resource) -> int:
         """The classes that need no more than the resource has."""
         capacity = getattr(resource, self.capacity) if self.need else None

@@ -23,6 +23,7 @@ from matcher.explain.eligible_queues import DemandRanks
 from matcher.index import type_order
 from matcher.limits.place_policy import PlacePolicy
 from matcher.request.match_request import MatchCaller, NotServed
+from matcher.seen_nodes import SeenNodes
 from requirements.resource import Location, StatedResource
 from taskqueue.leases import candidate_jobs
 from taskqueue.task_queues import task_queues
@@ -224,6 +225,29 @@ def _list_admitted(
     )
 
 
+def _find_served(
+    view: Snapshot, presented: StatedResource, caller: MatchCaller, seen: SeenNodes
+) -> MatchedPlace | None:
+    """The task queues that a resource may serve; None: the queue serves none of the VOs now.
+
+    Without those whose jobs need of a node what none of the last pilots of the queue had.
+    """
+    served, resource = view.place_now(presented, caller)
+    if served is None:
+        return None
+    pools, place = served.pools, served.place
+    if not presented.node_facts:
+        # Without a node, no pool can be excluded by its facts.
+        pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
+    fitting: Sequence[TaskQueue] = view.candidates(pools, resource)
+    if seen and (address := _read_address(place)) is not None:
+        fitting = [each for each in fitting if seen.may_run(address, resource, each.requirement_class)]
+    candidates, admission = view.admitted(place, resource, fitting)
+    # As pilots ask, which fill their slots.
+    gate = view.gate(place, admission, resource=resource, count=resource.processors or 1)
+    return MatchedPlace(candidates=candidates, place=place, gate=gate)
+
+
 def get_matching_task_queues(
     matcher: Matcher, presented: StatedResource, caller: MatchCaller
 ) -> list[MatchingTaskQueue]:
@@ -233,7 +257,8 @@ def get_matching_task_queues(
     of the earliest tiers of job types with the largest weights.
     """
     with matcher.current_view() as view:
-        found = _find_served(view, presented, caller)
+        seen = SeenNodes(view.conn, {presented.site}, view.now)
+        found = _find_served(view, presented, caller, seen)
         if found is None:
             return []
         listed = _list_matching(view.conn, view.config, found.candidates, found.place, found.gate)
@@ -247,27 +272,13 @@ def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: 
     """
     count = DemandCount()
     with matcher.current_view() as view:
+        seen = SeenNodes(view.conn, {each.site for each in resources}, view.now)
         for each in resources:
             try:
-                found = _find_served(view, each, caller)
+                found = _find_served(view, each, caller, seen)
             except (NotServed, QueueNotFound):  # the configuration has changed meanwhile
                 found = None
             count.add(view.conn, found)
             if count.is_full:
                 break
         return count.total(view.conn, view.config, view.now)
-
-
-def _find_served(view: Snapshot, presented: StatedResource, caller: MatchCaller) -> MatchedPlace | None:
-    """The task queues that a resource may serve; None: the queue serves none of the VOs now."""
-    served, resource = view.place_now(presented, caller)
-    if served is None:
-        return None
-    pools, place = served.pools, served.place
-    if not presented.node_facts:
-        # Without a node, no pool can be excluded by its facts.
-        pools, place = pools | served.kept_back, replace(place, checked=view.config.version)
-    candidates, admission = view.admitted(place, resource, view.candidates(pools, resource))
-    # As pilots ask, which fill their slots.
-    gate = view.gate(place, admission, resource=resource, count=resource.processors or 1)
-    return MatchedPlace(candidates=candidates, place=place, gate=gate)

@@ -38,6 +38,8 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "hostfeat": ("fuse_overlayfs", "io_uring", "ptrace", "net_admin", "nested_userns"),
     "gpu": ("opportunistic-cpu-ok",),
 }
+#: Prefixes of tags that pilots measure at their nodes.
+MEASURED_TAGS: Final = ("cvmfs:", "hostfeat:")
 #: Attributes whose defaults count together, where a job states none of them.
 _TOGETHER: Final = (
     frozenset({"processors", "min_processors", "max_processors"}),

@@ -9,7 +9,7 @@ from cs_config.options.operations import options_for
 from cs_config.options.options import VoOptions
 from cs_config.tree.address import QueueAddress
 from matcher.claim.claim_request import ClaimRequest, ClaimResult
-from matcher.claim.snapshot import NoMatch, PreparedPlace, Snapshot
+from matcher.claim.snapshot import NODE_FEATURES, NoMatch, PreparedPlace, Snapshot
 from matcher.index import place_pools
 from matcher.index.place_pools import PlacePools
 from matcher.index.sampling import CandidateOrder
@@ -29,7 +29,7 @@ from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
 NOT_USABLE = "not_usable"
-#: Waiting jobs fit only other nodes of the queue.
+#: Waiting jobs fit only other nodes of the queue, by its node attributes.
 NODE = "node"
 
 
@@ -58,9 +58,9 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     has_others = bool(served.kept_back) and not in_memory
     kept_back = _list_kept_back(view, presented, here, resource) if has_others else ()
     if not candidates and not kept_back:
-        if not fitting:
-            _cache_no_match(view, request, served, resource, changed)
-        return ClaimResult()
+        if fitting:
+            return ClaimResult()
+        return _answer_no_match(view, request, served, resource, changed)
     holder = _holder(view, request, here)
     if in_memory and admission is not None:
         raise NeedsDatabase
@@ -199,17 +199,20 @@ def _holder(view: Snapshot, request: MatchRequest, here: PreparedPlace) -> Lease
     )
 
 
-def _cache_no_match(
+def _answer_no_match(
     view: Snapshot, request: MatchRequest, served: PlacePools, resource: Resource, changed: int
-) -> None:
-    """Cache that no task queue has a job that fits.
+) -> ClaimResult:
+    """No job, since no task queue has one that fits; cached.
 
     Not for requests of one job, or if more than the mapping and the configuration decides.
     """
     presented = request.presented
-    if request.cache_key is None or presented.job_id is not None or presented.several:
-        return
-    if served.lasting and not served.kept_back:
+    if presented.job_id is not None or view.in_memory:  # the latter is prepared again, as above
+        return ClaimResult()
+    any_node = view.open_to_nodes(resource, served.place)
+    fits_others = any_node is not None and view.has_fitting_class(served.pools, any_node)
+    refused = NODE_FEATURES if fits_others else None
+    if request.cache_key is not None and not presented.several and served.lasting and not served.kept_back:
         no_match = NoMatch(
             resource=resource,
             served=served,
@@ -218,8 +221,11 @@ def _cache_no_match(
             age=view.age,
             changed=changed,
             ends=view.calendar.find_begin(served.place),
+            any_node=any_node,
+            refused=refused,
         )
         view.memory.no_matches.store(request.cache_key, no_match)
+    return ClaimResult(refused=refused)
 
 
 def _refusal_reason(

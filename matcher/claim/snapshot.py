@@ -29,6 +29,7 @@ from matcher.limits.place_policy import PlacePolicy
 from matcher.request import match_request, queue_offer
 from matcher.request.match_request import MatchCaller, NotServed
 from matcher.request.queue_offer import SlotBounds
+from requirements.errors import PilotageError
 from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import Value, fold
 from taskqueue.db.database import LazyTransaction, NoTransaction
@@ -40,6 +41,8 @@ from taskqueue.sites.closures import Calendar
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 
+#: Reason for no job: those that wait fit only other nodes of the queue, by hardware or tags of these.
+NODE_FEATURES: Final = "node_features"
 #: Property of groups whose members accept each other's jobs.
 _JOB_SHARING = "JobSharing"
 
@@ -86,6 +89,9 @@ class NoMatch:
     age: int  #: of the mapping
     changed: int  #: of the waiting index, see `WaitingIndex.changed`
     ends: datetime | None = None  #: when the place closes next; None: nothing is planned
+    #: The resource with what its queue leaves to the nodes left open; None: the queue leaves nothing open.
+    any_node: Resource | None = None
+    refused: str | None = None  #: the reason; None: nothing waits that fits
 
 
 class NoMatchCache:
@@ -129,12 +135,14 @@ class NoMatchCache:
         if not lock.acquire(blocking=False):
             return None
         try:
-            changed, found = waiting.changed, waiting.candidates(no_match.resource, no_match.served.pools)
+            changed, pools = waiting.changed, no_match.served.pools
+            found = waiting.candidates(no_match.resource, pools)
+            others = no_match.any_node is not None and waiting.mask(no_match.any_node, pools)
         finally:
             lock.release()
         if found:
             return None
-        no_match = replace(no_match, changed=changed)
+        no_match = replace(no_match, changed=changed, refused=NODE_FEATURES if others else None)
         self.store(key, no_match)
         return no_match
 
@@ -309,6 +317,22 @@ class Snapshot:
         known = self._values_of_one(address, vos)
         return SlotBounds() if known is None else queue_offer.read_bounds(known)
 
+    def open_to_nodes(self, resource: Resource, place: Location) -> Resource | None:
+        """A resource with what its queue leaves to the nodes left open; None: the queue leaves nothing open.
+
+        None also for a queue that is not the same for all VOs of the request, or is faulty.
+        """
+        if not place.queue:
+            return None
+        address = QueueAddress(site=place.site, ce=place.ce, queue=place.queue)
+        values = self._values_of_one(address, resource.named_vos)
+        try:
+            offered = None if values is None else queue_offer.build_resource(values)
+        except PilotageError:
+            return None
+        found = None if offered is None else queue_offer.reopen(resource, offered)
+        return None if found == resource else found
+
     def _values_of_one(self, address: QueueAddress, vos: frozenset[str]) -> Mapping[str, Value] | None:
         """The effective parameters of a queue; None: they may differ, for it is for several VOs."""
         known = [self.config.values(address, vo) for vo in vos if vo in self.config.vos]
@@ -340,6 +364,11 @@ class Snapshot:
             return found
         its = task_queues.find_by_job(self.conn, job_id)
         return [each for each in found if each.task_queue_id == its]
+
+    def has_fitting_class(self, pools: frozenset[str], resource: Resource) -> bool:
+        """Whether a job of any owner waits whose class fits a resource, with one of the pools or none."""
+        with self.memory.lock:
+            return self.memory.waiting.mask(resource, pools) != 0
 
     def find_filled(self, task_queue_ids: Collection[int]) -> frozenset[int]:
         """The task queues among these that have a waiting job."""

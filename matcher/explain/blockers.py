@@ -30,6 +30,7 @@ from matcher.limits.job_groups import JobView
 from matcher.limits.running_limits import PlaceRule
 from matcher.request import node_checks, queue_offer
 from matcher.request.node_checks import NodeStanding
+from matcher.seen_nodes import SeenNodes
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.column_index import SingleItem
@@ -399,6 +400,37 @@ def _measured(_: Connection, situation: JobSituation) -> Iterator[str]:
         yield f"{where}: {', '.join(left)}; what a pilot measures there decides"
 
 
+def _seen_nodes(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """Queues whose last pilots lacked what the job needs of a node: directors send none for it."""
+    survey, eligible = situation.survey, situation.eligible
+    sites = {site for site, queues in survey.sites.items() if queues & eligible}
+    seen = SeenNodes(conn, sites, situation.now)
+    asked = situation.demand.asked
+    found = [
+        (each.address, lack)
+        for each in survey.members(eligible if seen else 0)
+        if (lack := seen.find_lack(each.address, each.resource, asked)) is not None
+    ]
+    if not found:
+        return
+    texts = [
+        f"{address}: {format_count(lack.pilots, 'pilot')} since {_format_minute(lack.since)}, the next "
+        f"is sent for it after {_format_minute(lack.until)}"
+        for address, lack in found[:_MOST_NAMED]
+    ]
+    if len(found) > _MOST_NAMED:
+        texts.append(format_count(len(found) - _MOST_NAMED, "further queue"))
+    where = _format_queues(len(found), eligible.bit_count())
+    missing = ", ".join(dict.fromkeys(text for _, lack in found for text in lack.lacking))
+    text = f"no pilot of {where} had {missing} lately"
+    wrap = HoldingText if len(found) == eligible.bit_count() else str
+    yield wrap(f"{text} ({'; '.join(texts)})")
+
+
+def _format_minute(at: datetime) -> str:
+    return at.isoformat(timespec="minutes")
+
+
 def _hardware(conn: Connection, situation: JobSituation) -> Iterator[str]:
     """Hardware that no pilot of an eligible site had lately."""
     if text := unseen_hardware.find_lacking(conn, situation.config, situation.demand, situation.now):
@@ -623,6 +655,7 @@ BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
         _advertised,
         _nodes,
         _measured,
+        _seen_nodes,
         _hardware,
         _directors,
         _pilot_supply,

@@ -9,7 +9,6 @@ from sqlalchemy import Connection
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher import conditions
-from matcher.conditions import Condition
 from matcher.explain import queue_set
 from matcher.explain.job_conditions import JobDemand
 from requirements.requirement_class import RequirementClass
@@ -58,11 +57,4 @@ def _is_enough(asked: RequirementClass, shape: HardwareShape) -> bool:
 def _list_lacking(asked: RequirementClass, shape: HardwareShape) -> list[str]:
     """What of a demand a shape does not fulfil, as people see it."""
     refused = conditions.refusals(asked, shape.to_resource(), ())
-    return [_describe(conditions.BY_NAME[name], asked) for name in refused if name in conditions.BY_NAME]
-
-
-def _describe(condition: Condition, asked: RequirementClass) -> str:
-    for demand in condition.demands:
-        for values in demand.list_values(asked):
-            return f"{demand.keyword} ({demand.format_wanted(demand.isolate(values))})"
-    return condition.name
+    return [conditions.BY_NAME[name].describe(asked) for name in refused if name in conditions.BY_NAME]

@@ -12,6 +12,7 @@ from cs_config.options import bounds
 from matcher.request import match_request
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.resource import Resource
+from requirements.specification import MEASURED_TAGS
 from requirements.values import Value, fold
 
 Number = TypeVar("Number", int | None, float | None)
@@ -73,8 +74,6 @@ _OF_NODES = (
 )
 
 
-#: Prefixes of tags that pilots measure.
-_MEASURED_TAGS = ("cvmfs:", "hostfeat:")
 #: DB12 power of a core that no node exceeds; larger than that of any processor today.
 _MOST_POWER = 100.0
 
@@ -89,12 +88,18 @@ def leave_open(resource: Resource, *, is_normalised: bool = False) -> Resource:
     if resource.cpu_power_db12 is None and not is_normalised:
         unstated["cpu_power_db12"] = _MOST_POWER
     stated = resource.literal_tags or frozenset()
-    open_tags = (each for each in _MEASURED_TAGS if not any(tag.startswith(each) for tag in stated))
+    open_tags = (each for each in MEASURED_TAGS if not any(tag.startswith(each) for tag in stated))
     return replace(resource, open_tags=tuple(open_tags), **unstated)
 
 
 #: Conditions that nodes decide where their queue leaves them open.
 LEFT_TO_NODES = frozenset({"cpu_work", "tag_expression", "image", *_OF_NODES})
+
+
+def reopen(resource: Resource, offered: Resource) -> Resource:
+    """What a pilot states, but for what its queue, which offers `offered`, leaves to the nodes."""
+    left: dict[str, Any] = {name: None for name in _OF_NODES if getattr(offered, name) is None}
+    return replace(resource, open_tags=offered.open_tags, **left)
 
 
 def close(resource: Resource) -> Resource:

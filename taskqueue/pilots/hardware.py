@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
@@ -10,8 +11,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
+from cs_config.tree.address import QueueAddress
 from requirements.resource import Resource
+from requirements.specification import MEASURED_TAGS
 from taskqueue.db import sql
+from taskqueue.schema.tables import pilots
 from taskqueue.schema.tables import seen_hardware as table
 
 #: Shapes that are kept of one site; further ones replace those that were seen longest ago.
@@ -35,6 +39,21 @@ SHAPES = (
     .where(sql.is_listed(table.c.site), table.c.last_seen_at >= bindparam("since"))
     .distinct()
     .limit(bindparam("most"))
+)
+#: Read by the index of sites and times: some pilots of the last hours, not all.
+BY_QUEUE = (
+    select(
+        *(pilots.c[each] for each in ("site", "ce", "queue")),
+        table.c.shape,
+        func.count().label("pilots"),
+        func.min(pilots.c.asked_at, type_=pilots.c.asked_at.type).label("first"),
+        func.max(pilots.c.asked_at, type_=pilots.c.asked_at.type).label("last"),
+    )
+    .outerjoin(table, (table.c.site == pilots.c.site) & (table.c.digest == pilots.c.shape))
+    .where(
+        sql.is_listed(pilots.c.site), pilots.c.asked_at >= bindparam("since", type_=pilots.c.asked_at.type)
+    )
+    .group_by(pilots.c.site, pilots.c.ce, pilots.c.queue, table.c.shape)
 )
 _place = func.row_number().over(
     partition_by=table.c.site, order_by=(table.c.last_seen_at.desc(), table.c.digest)
@@ -61,17 +80,24 @@ class HardwareShape:
     gpu_architecture: int | None = None  #: the number of `sm_89`
     gpu_memory_mb: float | None = None  #: of each
     gpu_runtime: int | None = None
+    #: Tags of the kinds that pilots measure (`MEASURED_TAGS`), as they are written; None: any, or not kept.
+    node_tags: frozenset[str] | None = None
 
     @classmethod
     def from_resource(cls, resource: Resource) -> "HardwareShape":
         """The hardware that a pilot states."""
-        stated = {name: getattr(resource, name) for name in _NAMES}
-        return cls(**stated | {name: _round_up(stated[name]) for name in _AMOUNTS})
+        stated = {name: getattr(resource, name) for name in _STATED}
+        tags = resource.literal_tags
+        measured = (
+            None if tags is None else frozenset(each for each in tags if each.startswith(MEASURED_TAGS))
+        )
+        return cls(**stated | {name: _round_up(stated[name]) for name in _AMOUNTS}, node_tags=measured)
 
     @property
     def is_short(self) -> bool:
         """Whether its texts are as short as those of real hardware: of other ones nothing is kept."""
-        texts = (self.system, self.architecture, self.gpu_vendor, *(self.cpu_features or ()))
+        texts = (self.system, self.architecture, self.gpu_vendor)
+        texts += (*(self.cpu_features or ()), *(self.node_tags or ()))
         return sum(len(each or "") for each in texts) <= _MOST_TEXT
 
     @property
@@ -81,12 +107,15 @@ class HardwareShape:
 
     def to_resource(self) -> Resource:
         """A resource with this hardware that accepts all jobs for whose hardware it is enough."""
-        stated = {name: getattr(self, name) for name in _NAMES}
+        stated = {name: getattr(self, name) for name in _STATED}
         tags: dict[str, Any] = {"tags": None, "literal_tags": None, "open_tags": ("",)}
         return Resource(**stated, cpu_time=_ANY_TIME, whole_node=True, **tags)
 
 
 _NAMES: Final = tuple(each.name for each in fields(HardwareShape))
+#: Those that a resource has under the same name.
+_STATED: Final = tuple(name for name in _NAMES if name != "node_tags")
+_SETS: Final = frozenset({"cpu_features", "node_tags"})
 _AMOUNTS: Final = ("max_ram", "scratch_mb", "gpu_memory_mb")
 
 
@@ -152,6 +181,29 @@ def read_shapes(
     return [_from_text(each) for each in texts.values()] if len(texts) <= most else ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeAtQueue:
+    """A shape that pilots of a queue had."""
+
+    shape: HardwareShape | None  #: None: it was not kept
+    pilots: int
+    first: datetime  #: when the first of them asked for jobs, to the minute
+    last: datetime
+
+
+def read_by_queue(
+    conn: Connection, sites: Collection[str], *, since: datetime
+) -> Mapping[QueueAddress, Sequence[ShapeAtQueue]]:
+    """The hardware of the pilots that first asked for jobs since then, by queue."""
+    found: defaultdict[QueueAddress, list[ShapeAtQueue]] = defaultdict(list)
+    for row in sql.read_batches(conn, BY_QUEUE, sites, since=since):
+        shape = None if row.shape is None else _from_text(row.shape)
+        found[QueueAddress(site=row.site, ce=row.ce, queue=row.queue)].append(
+            ShapeAtQueue(shape=shape, pilots=row.pilots, first=row.first, last=row.last)
+        )
+    return found
+
+
 def _to_text(shape: HardwareShape) -> str:
     stated = {name: value for name, value in asdict(shape).items() if value is not None}
     return json.dumps(stated, sort_keys=True, default=sorted)
@@ -160,8 +212,8 @@ def _to_text(shape: HardwareShape) -> str:
 def _from_text(text: str) -> HardwareShape:
     stated: Mapping[str, Any] = json.loads(text)
     known = {name: value for name, value in stated.items() if name in _NAMES}
-    if "cpu_features" in known:
-        known["cpu_features"] = frozenset(known["cpu_features"])
+    for name in known.keys() & _SETS:
+        known[name] = frozenset(known[name])
     return HardwareShape(**known)
 
 

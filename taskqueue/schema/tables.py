@@ -730,6 +730,7 @@ pilots = _table(
     Index("ix_pilots_status_updated_at", "status", "updated_at"),
     Index("ix_pilots_vo_site", "vo", "site"),
     _index_where("node <> ''", "ix_pilots_node", "site", "node"),
+    Index("ix_pilots_site_asked_at", "site", "asked_at"),  # what pilots of a site's queues had lately
 )
 
 #: The hardware that pilots had when they asked for jobs, by site: some hundred different shapes of each.

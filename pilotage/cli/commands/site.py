@@ -492,6 +492,7 @@ _HARDWARE: Mapping[str, Column] = {
     "Disk": lambda each: _format_mb(each["scratch_mb"]),
     "Processor": lambda each: each["cpu_level"] or each["architecture"],
     "GPUs": lambda each: _format_gpus(each),
+    "Tags": lambda each: " ".join(each.get("node_tags") or ()),
     "Last seen": lambda each: each["last_seen_at"][:10],
 }
 

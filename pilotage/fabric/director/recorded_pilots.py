@@ -372,8 +372,9 @@ def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime)
 _PROVEN = timedelta(minutes=10)
 
 
-#: Reasons why a pilot got no job that say nothing about its queue: the service gave no jobs to its place.
-_NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled"})
+#: Reasons why a pilot got no job that say nothing of its queue for other jobs: the service gave none to its
+#: place, or those that wait need what its node lacks, and the service wants no further pilots for them.
+_NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled", "node_features"})
 #: Of one that ended since the service excludes its node: no experience of the queue, which has others.
 _EXCLUDED_NODE = "node_excluded"
 

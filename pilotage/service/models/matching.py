@@ -175,8 +175,9 @@ class Matches(BaseModel):
     reason: str | None = Field(
         default=None,
         description="`no_task_queue`, `not_usable` (the queue is switched off, or not for the VO), `limits`, "
-        "`banned`, `throttled`, `node`, `slot_full` (the pilot holds what its slot has room for), "
-        "`too_many_claims` or `pilot_ended`.",
+        "`banned`, `throttled`, `node` (waiting jobs fit only other nodes, by attributes that the queue "
+        "declares), `node_features` (the same, by hardware and tags that pilots measure), `slot_full` (the "
+        "pilot holds what its slot has room for), `too_many_claims` or `pilot_ended`.",
     )
     retry_after: int | None = Field(default=None, description="Seconds until the next request makes sense.")
 

@@ -196,6 +196,7 @@ class SeenHardwareAnswer(BaseModel):
     gpu_architecture: int | None = Field(description="The number of `sm_89`.")
     gpu_memory_mb: float | None = Field(description="MB of each GPU, rounded up to two digits.")
     gpu_runtime: str | None = Field(description="Version of the runtime of the GPUs, such as `12.4`.")
+    node_tags: list[str] | None = Field(description="Tags that pilots measure, as `hostfeat:apptainer`.")
     first_seen_at: datetime
     last_seen_at: datetime = Field(description="The day of the last such pilot.")
 
@@ -216,6 +217,7 @@ class SeenHardwareAnswer(BaseModel):
             gpu_architecture=shape.gpu_architecture or None,
             gpu_memory_mb=shape.gpu_memory_mb or None,
             gpu_runtime=format_version(shape.gpu_runtime) if shape.gpu_runtime else None,
+            node_tags=None if shape.node_tags is None else sorted(shape.node_tags),
             first_seen_at=seen.first_seen_at,
             last_seen_at=seen.last_seen_at,
         )

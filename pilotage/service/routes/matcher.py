@@ -158,8 +158,9 @@ async def match_jobs(
     key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
     may_have_been_answered = asked.request_id is not None and asked.said_before is not False
     if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
-        _record_answer(parts, caller.vos, no_match.served.place, matching.NO_TASK_QUEUE)
-        return _refuse(parts, matching.NO_TASK_QUEUE, no_match.warnings)
+        reason = no_match.refused or matching.NO_TASK_QUEUE
+        _record_answer(parts, caller.vos, no_match.served.place, reason)
+        return _refuse(parts, reason, no_match.warnings)
     resource, address = _read_place(stated, parts.live.current, is_cached=is_cached)
     pilot_binding.check_site(caller, resource.site)
     await _require_bound(parts, caller, resource, address)

@@ -559,6 +559,43 @@ def test_a_queue_whose_pilots_find_nothing_to_do_pauses_as_well(ground: Ground) 
     assert summary.paused == [LONG]
 
 
+def ask_and_end(ground: Ground, intent: PilotScript, *tags: str) -> str | None:
+    """Ask for a job at the long queue once, as a pilot whose node has these tags; the reason for none."""
+    pilot = landed(ground, intent, LONG)
+    slot = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000, "MaxRAM": 4000}
+    answer = pilot.post("/api/v1/matcher/requestJob", json=slot | {"Tag": list(tags)}).json()
+    reason: str | None = answer.get("reason")
+    body = {"status": "Done", "reason": "no work"} | ({"empty_reason": reason} if reason else {})
+    assert pilot.post(f"/api/v1/pilots/{intent.stamp}/status", json=body).is_success
+    ground.service.parts.hardware.store()
+    return reason
+
+
+def test_jobs_that_no_node_of_a_queue_can_run_get_no_further_pilots_and_pause_nothing(ground: Ground) -> None:
+    ground.script = "#!/bin/sh\nexit 0\n"
+    ground.submit(6, Image="own.sif")
+    director = ground.director(LONG)
+    assert ground.cycle(director).submitted == 6, "its nodes may have apptainer"
+    ground.wait_until_ended()
+    assert {ask_and_end(ground, each, "cvmfs:cms") for each in ground.intents} == {"node_features"}
+
+    idle = ground.cycle(director)
+    assert (idle.paused, idle.submitted, idle.jobs) == ([], 0, 0), "six pilots showed that they have none"
+    ground.submit(2)
+    busy = ground.cycle(director)
+    assert (busy.paused, busy.submitted, busy.jobs) == ([], 2, 2), "other jobs of the VO go on at once"
+
+    lack = "no pilot of the only eligible queue had Image (needs apptainer: hostfeat:apptainer) lately"
+    elsewhere = f"no pilot of 1 of the 4 eligible queues{lack[len('no pilot of the only eligible queue') :]}"
+    [said] = [each for each in explain(ground, 1) if each.startswith((lack, elsewhere))]
+    assert f"{LONG}: 6 pilots since " in said
+    assert "the next is sent for it after " in said
+
+    ground.wait_until_ended()
+    assert ask_and_end(ground, ground.intents[-1], "hostfeat:apptainer") is None, "it is installed now"
+    assert ground.cycle(director).jobs >= 5, "so all of them want pilots from there again"
+
+
 def test_a_batch_job_whose_pilot_has_ended_is_killed_and_its_files_go(ground: Ground) -> None:
     ground.submit(1)
     director = ground.director(LONG, pause=600)

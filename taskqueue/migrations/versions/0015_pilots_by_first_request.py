@@ -1,0 +1,12 @@
+"""Pilots of a site by the time of their first request: what the nodes of its queues had lately."""
+
+from alembic import op
+
+revision = "0015"
+down_revision = "0014"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    op.create_index("ix_pilots_site_asked_at", "pilots", ["site", "asked_at"])
