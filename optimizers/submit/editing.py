@@ -28,6 +28,8 @@ class EditResult:
     unchanged: list[int] = field(default_factory=list)  #: jobs that have these values already
     refused: dict[int, PilotageError] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)  #: jobs that a pilot got, or that were edited, meanwhile
+    #: The first job with each new description, and what it becomes.
+    checked: list[tuple[int, CheckedJobs]] = field(default_factory=list)
 
 
 def edit(
@@ -95,6 +97,7 @@ class EditPlan:
         if stored.description_id not in self._places:
             self._places[stored.description_id] = len(self.new)
             self.new.append(_describe(job, stored, changed, checked))
+            self.result.checked.append((job.job_id, checked))
         self.edited.append(
             EditedJob(
                 job_id=job.job_id,

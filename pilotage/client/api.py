@@ -335,13 +335,19 @@ class ServiceClient:
         self._http.download(f"/jobs/{job_id}/output", to)
 
     def resubmit_jobs(
-        self, ids: Sequence[int], *, idempotency_key: str, values: Mapping[str, object] | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        idempotency_key: str,
+        values: Mapping[str, object] | None = None,
+        dry_run: bool = False,
     ) -> Json:
         """Submit copies of jobs; the ids of the new ones as `job_ids`, `refused`, and `warnings`.
 
-        `values`: what differs in the copies.
+        `values`: what differs in the copies; `dry_run`: none is made, the ids are those of the jobs.
         """
-        body = {"ids": list(ids)} | ({"set": dict(values)} if values else {})
+        body: Json = {"ids": list(ids)} | ({"set": dict(values)} if values else {})
+        body |= {"dry_run": True} if dry_run else {}
         return self._call_keyed("/jobs/resubmit", idempotency_key, json=body)
 
     def resubmit(self, job_id: int, *, idempotency_key: str) -> Json:

@@ -88,21 +88,26 @@ def change_all(
     *,
     warn: Callable[[str], object] = lambda _: None,
     values: Mapping[str, object] | None = None,
+    dry_run: bool = False,
 ) -> Json:
     """Change the jobs with these ids, or else all that pass the filters, in as many requests as it takes.
 
     The answer has the changed ones, or the new ones, as `job_ids`, and others that were named as `refused`,
-    with reasons; `warn` gets each warning about new ones. `values`: of descriptions, by keyword or by name in
-    the Requirements. If a later request fails, its error has those of
-    the earlier ones in its message and `details`; Ctrl-C has them in a note.
+    with reasons; `warn` gets each warning about new ones, or ones with other values. `values`: of
+    descriptions, by keyword or by name in the Requirements; `dry_run`, with values: nothing is changed, and
+    the answer has the jobs that would be. If a later request fails, its error has those of the earlier ones
+    in its message and `details`; Ctrl-C has them in a note.
     """
     if not verb.makes_jobs:
-        given = {"set": dict(values)} if values else {}
+        given: Json = {"set": dict(values)} if values else {}
+        given |= {"dry_run": True} if dry_run else {}
         named = [{"ids": ",".join(map(str, batch))} for batch in _split(ids, _IDS)] or [dict(filters)]
         bodies = [{**each, **given} for each in named]
-        return _send_all(verb, bodies, ids, _IDS, lambda body: service.change_jobs(verb.name, body))
-    # By ids: copies pass the filters, too, so that a request with them could not be repeated.
-    done = _resubmit(service, verb, ids or sorted(waiting.find_ids(service, filters)), values)
+        done = _send_all(verb, bodies, ids, _IDS, lambda body: service.change_jobs(verb.name, body))
+    else:
+        # By ids: copies pass the filters, too, so that a request with them could not be repeated.
+        copied = ids or sorted(waiting.find_ids(service, filters))
+        done = _resubmit(service, verb, copied, values, dry_run=dry_run)
     for warning in done["warnings"]:
         warn(warning)
     return done
@@ -123,12 +128,17 @@ def foresee(
 
 
 def _resubmit(
-    service: ServiceClient, verb: JobVerb, ids: Sequence[int], values: Mapping[str, object] | None
+    service: ServiceClient,
+    verb: JobVerb,
+    ids: Sequence[int],
+    values: Mapping[str, object] | None,
+    *,
+    dry_run: bool,
 ) -> Json:
     key = str(uuid.uuid4())
 
     def send(body: Json) -> Json:
-        return service.resubmit_jobs(body["ids"], idempotency_key=key, values=values)
+        return service.resubmit_jobs(body["ids"], idempotency_key=key, values=values, dry_run=dry_run)
 
     def send_one(body: Json) -> Json:
         return service.resubmit(body["ids"][0], idempotency_key=key)

@@ -60,7 +60,10 @@ def _change_command(change: JobVerb) -> CommandFunction:
         values: SetValues = None,
         yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, also on a terminal.")] = False,
         dry_run: Annotated[
-            bool, typer.Option("--dry-run", help="Only count the jobs that would be changed.")
+            bool,
+            typer.Option(
+                "--dry-run", help="Only count the jobs that would be changed, and check other values."
+            ),
         ] = False,
         service: ServiceOptions,
     ) -> None:
@@ -69,12 +72,20 @@ def _change_command(change: JobVerb) -> CommandFunction:
         if change is changes.EDIT and not read:
             raise WrongUsage("give at least one --set NAME=VALUE")
         with service.connect() as client:
+            asks = bool(given) and not yes and output.is_interactive()
+            counts = changes.foresee(client, change, given, wanted) if dry_run or asks else []
+            foreseen: Entry = {}
+            if counts and read:
+                foreseen = changes.change_all(
+                    client, change, given, wanted, warn=output.warn, values=read, dry_run=True
+                )
+                _tell_refused(foreseen["refused"])
             if dry_run:
-                counts = changes.foresee(client, change, given, wanted)
-                service.emit({"counts": counts}, lambda: f"Would {change.name} {_describe(counts)}")
+                found = {name: foreseen[name] for name in ("refused", "warnings") if foreseen}
+                service.emit({"counts": counts, **found}, lambda: f"Would {change.name} {_describe(counts)}")
                 return
-            if given and not yes and output.is_interactive():
-                _ask(change, changes.foresee(client, change, given))
+            if asks:
+                _ask(change, counts)
             result = changes.change_all(client, change, given, wanted, warn=output.warn, values=read)
         changed, refused = result["job_ids"], result["refused"]
         shown = f"{change.done} {len(changed)}: {format_ids(changed) or 'none'}"
@@ -82,10 +93,7 @@ def _change_command(change: JobVerb) -> CommandFunction:
             {"job_ids": changed, "refused": refused},
             lambda: "\n".join(map(str, changed)) if change.makes_jobs else shown,
         )
-        for each in refused:
-            job, reason = f"job {each['job_id']}", each["reason"]
-            line = reason if reason.startswith(f"{job} ") else f"{job}: {reason}"
-            typer.echo(f"pilotage: {line}", err=True)
+        _tell_refused(refused)
         if refused:
             raise typer.Exit(REFUSED)
 
@@ -95,6 +103,13 @@ def _change_command(change: JobVerb) -> CommandFunction:
     return options.with_signature(
         command, [each for each in parameters if change.sets or each.name != "values"]
     )
+
+
+def _tell_refused(refused: Sequence[Entry]) -> None:
+    for each in refused:
+        job, reason = f"job {each['job_id']}", each["reason"]
+        line = reason if reason.startswith(f"{job} ") else f"{job}: {reason}"
+        typer.echo(f"pilotage: {line}", err=True)
 
 
 def _describe(counts: Sequence[Entry]) -> str:

@@ -434,6 +434,7 @@ class EditRequest(BulkChange):
         description="Values by keyword, or by name in the Requirements (`Requirements.NAME` is always "
         "there); null takes one away."
     )
+    dry_run: bool = Field(default=False, description="Change nothing: `job_ids` are those that would change.")
 
 
 class JobQuery(JobFilter, ListPage):
@@ -521,6 +522,10 @@ class ChangedJobs(BaseModel):
         description="Not null: there may be more jobs; send the request again with this as `after`.",
     )
     unknown: list[UnknownValue] = _UNKNOWN
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="Of an edit: jobs that no queue is eligible for with the new values.",
+    )
 
 
 class Submission(StrictInput):
@@ -558,6 +563,10 @@ class CopyRequest(StrictInput):
         default_factory=dict,
         description="What differs in the copies: values by keyword, or by name in the Requirements; null "
         "takes one away.",
+    )
+    dry_run: bool = Field(
+        default=False,
+        description="Submit nothing: `job_ids` are those that would be copied, with other values.",
     )
 
 

@@ -308,7 +308,7 @@ class EditForm(FilledFilter):
 def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
     """Edit the jobs: back to the page of a job, or why others are as they were."""
     changed = jobs.change_many(page.parts, page.caller, form.filter, control.EDIT, values=form.set)
-    if len(changed.job_ids) == 1 and not changed.refused:
+    if len(changed.job_ids) == 1 and not (changed.refused or changed.warnings):
         return RedirectResponse(f"/jobs/{changed.job_ids[0]}", 303)
     past = control.EDIT.done
     return page.render("jobs/changed.html", change=form, past=past, changed=changed, most=_SHOWN)

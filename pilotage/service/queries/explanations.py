@@ -1,6 +1,6 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -41,7 +41,7 @@ from matcher.limits.job_groups import JobView
 from optimizers.description import description
 from optimizers.description.document import is_like_document
 from optimizers.submit import checking
-from optimizers.submit.checking import DryRun
+from optimizers.submit.checking import CheckedJobs, DryRun
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Ownership
 from pilotage.service.auth import visibility
@@ -303,6 +303,8 @@ def _demand(foreseen: DryRun) -> JobDemand:
 
 #: Pools of one submission that are looked at.
 _MOST_WARNINGS = 3
+#: Different new descriptions of changed jobs that are looked at.
+_MOST_FORESEEN = 20
 #: By pool: whether no queue is eligible, and the smallest change that would help.
 _STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
 
@@ -449,15 +451,45 @@ def _warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
     return parts.advisor.find("warn of submitted jobs without an eligible queue", warn)
 
 
+def warn_of_changed_jobs(parts: Services, changed: Iterable[tuple[int, CheckedJobs]]) -> list[str]:
+    """Warnings of jobs that no queue is eligible for with other values, or that the optimizers would hold."""
+    config, now = parts.live.current, parts.clock()
+
+    def describe(job_id: int, checked: CheckedJobs) -> Iterator[str]:
+        submitted = checked.submitted
+        foreseen = checking.dry_run_description(config, submitted.whose, submitted.members[0].whole, now=now)
+        question = ask_about_dry_run(config, foreseen)
+        if question.trouble:
+            yield f"job {job_id}: with these values {question.trouble}"
+        is_stuck, advice = _advise_on(parts, config, lambda _: question)
+        if is_stuck:
+            yield f"job {job_id}: with these values no queue is eligible{advice}"
+
+    def warn() -> list[str]:
+        some = islice(changed, _MOST_FORESEEN)
+        return take_warnings(text for job_id, checked in some for text in describe(job_id, checked))
+
+    return parts.advisor.find("warn of changed jobs without an eligible queue", warn)
+
+
 def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, str]:
-    now = parts.clock()
+    def read(conn: Connection) -> JobQuestion:
+        return ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=parts.clock())
+
+    return _advise_on(parts, config, read)
+
+
+def _advise_on(
+    parts: Services, config: Configuration, read: Callable[[Connection], JobQuestion]
+) -> tuple[bool, str]:
+    """Whether no queue is eligible for a job, and what would help."""
     with database.reading(parts.engine) as conn:
-        question = ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=now)
+        question = read(conn)
         demand, vo = question.demand, question.demand.asked.vo
         whole = queue_set.all_queues(config, vo)
         if whole.eligible(demand):
             return False, ""
-        closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
+        closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, parts.clock())
     for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
         return True, f"; what would help: {first.text} ({format_count(first.gains, 'queue')})"
     return True, ""

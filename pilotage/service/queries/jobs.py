@@ -18,7 +18,7 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import changes, jdl, parametric
 from optimizers.submit import editing, submission
-from optimizers.submit.checking import CheckJob, Source, check_sources
+from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from pilotage.service.auth import access, audit, visibility
@@ -27,12 +27,13 @@ from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.models.jobs import (
     ChangedJob,
     ChangedJobs,
+    CopiedJobs,
     JobFilter,
     RefusedJob,
     SetValues,
     UnknownValue,
 )
-from pilotage.service.queries import archives, resource_use, unknown_values
+from pilotage.service.queries import archives, explanations, resource_use, unknown_values
 from pilotage.service.queries.archives import ArchiveListing
 from pilotage.service.queries.resource_use import AttemptUse
 from pilotage.service.services import Services
@@ -65,6 +66,8 @@ _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
 _BATCH = 1000
 _BATCHES = 10
+#: Jobs with different new descriptions that an edit of many keeps for warnings.
+_FORESEEN = 100
 #: Jobs found by a filter for which an answer has the reason why they are not edited.
 _TOLD = 20
 #: The place of a job in a submission, as problems name it.
@@ -89,11 +92,12 @@ def change_many(
     *,
     after: int | None = None,
     values: SetValues | None = None,
+    dry_run: bool = False,
 ) -> ChangedJobs:
     """Change the jobs that match the filter and whose status allows it, newest first.
 
     `after`: the `next` of the answer before, where the filter matches more jobs than one request changes.
-    `values`: of descriptions, for an edit.
+    `values`: of descriptions, for an edit; `dry_run`: nothing is changed, the jobs are those that would be.
     """
     if which.is_empty:
         message = "names no job: give ids, or a filter such as status or owner"
@@ -104,12 +108,17 @@ def change_many(
     changed: list[int] = []
     refused: dict[int, str] = {}
     begins_later = after is not None
+    checked: list[tuple[int, CheckedJobs]] = []
     selector = concerned(caller, which, change, now=parts.clock())
     for _ in range(_BATCHES):
         # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
         with database.writing(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
-        done, errors = _change(parts, caller, seen.jobs, change, values)
+        if values is None:
+            done, errors = _change(parts, caller, seen.jobs, change)
+        else:
+            done, errors, foreseen = _edit(parts, caller, seen.jobs, values, dry_run=dry_run)
+            checked += foreseen[: max(0, _FORESEEN - len(checked))]
         changed += done
         told = {
             job_id: str(error)
@@ -124,7 +133,8 @@ def change_many(
     unknown = set(named).difference(changed, refused)
     refused |= {job_id: f"job {job_id} does not exist" for job_id in sorted(unknown)}
     filled = which.model_dump_json(exclude_none=True)
-    audit.done(caller, f"jobs {change.result}", jobs=len(changed), filter=filled)
+    if not dry_run:
+        audit.done(caller, f"jobs {change.result}", jobs=len(changed), filter=filled)
     has_found = bool(changed) or after is not None or begins_later
     misspelt: list[UnknownValue] = []
     with database.after_commit("find misspelt values of the filter"):
@@ -136,6 +146,7 @@ def change_many(
         refused=[RefusedJob(job_id=job_id, reason=reason) for job_id, reason in refused.items()],
         next=after,
         unknown=misspelt,
+        warnings=explanations.warn_of_changed_jobs(parts, checked) if checked else [],
     )
 
 
@@ -157,11 +168,8 @@ def _change(
     caller: Caller,
     batch: Sequence[Job],
     change: ControlVerb,
-    values: SetValues | None = None,
 ) -> tuple[list[int], dict[int, PilotageError]]:
     """Change the jobs that allow it: their ids, and why others are as they were."""
-    if values is not None:
-        return _edit(parts, caller, batch, values)
     by_vo: defaultdict[str, list[int]] = defaultdict(list)
     for job in batch:
         by_vo[job.vo].append(job.job_id)
@@ -179,10 +187,15 @@ def _change(
 
 
 def _edit(
-    parts: Services, caller: Caller, batch: Sequence[Job], values: SetValues
-) -> tuple[list[int], dict[int, PilotageError]]:
-    """Edit the jobs that allow it: their ids, and why others are as they were."""
+    parts: Services, caller: Caller, batch: Sequence[Job], values: SetValues, *, dry_run: bool
+) -> tuple[list[int], dict[int, PilotageError], Sequence[tuple[int, CheckedJobs]]]:
+    """Edit the jobs that allow it: their ids, why others are as they were, and what they become."""
     able = [job for job in batch if job.status in control.EDIT.changeable]
+    if dry_run:
+        others = {job.job_id: _describe_refusal(parts, job, control.EDIT) for job in batch if job not in able}
+        plan = editing.plan(parts.engine, parts.live.current, able, values)
+        ids = sorted([*(each.job_id for each in plan.edited), *plan.result.unchanged])
+        return ids, {**plan.result.refused, **others}, plan.result.checked
     edit = database.retry_on_conflict(editing.edit)
     source = name_source(caller)
     result = edit(parts.engine, parts.live.current, able, values, source=source, now=parts.clock())
@@ -194,7 +207,7 @@ def _edit(
         refused = {
             job.job_id: _describe_refusal(parts, jobs.get_job(conn, job.job_id), control.EDIT) for job in late
         }
-    return sorted([*result.done, *result.unchanged]), {**result.refused, **refused}
+    return sorted([*result.done, *result.unchanged]), {**result.refused, **refused}, result.checked
 
 
 @database.retry_on_conflict
@@ -440,6 +453,29 @@ def resubmit(
         stuck={pool: job_id for each in stored for pool, job_id in each.stuck.items()},
     )
     return Copies(accepted=together, refused=missing | refused)
+
+
+def foresee_copies(
+    parts: Services, caller: Caller, job_ids: Collection[int], values: SetValues
+) -> CopiedJobs:
+    """What `resubmit` with other values would do: the jobs that it would copy, the others, and warnings."""
+    wanted = list(dict.fromkeys(job_ids))
+    selector = visibility.visible_jobs(caller, JobFilter.model_validate({"ids": wanted}), now=parts.clock())
+    with database.reading(parts.engine) as conn:
+        found = search.read_page(conn, selector, limit=len(wanted)).jobs
+    plan = editing.plan(parts.engine, parts.live.current, found, values)
+    missing: dict[int, PilotageError] = {job_id: JobNotFound(job_id) for job_id in wanted}
+    refused = missing | plan.result.refused
+    done = {*(each.job_id for each in plan.edited), *plan.result.unchanged}
+    return CopiedJobs(
+        job_ids=[job_id for job_id in wanted if job_id in done],
+        warnings=explanations.warn_of_changed_jobs(parts, plan.result.checked),
+        refused=[
+            RefusedJob(job_id=job_id, reason=str(why))
+            for job_id, why in refused.items()
+            if job_id not in done
+        ],
+    )
 
 
 def _submit_valid(

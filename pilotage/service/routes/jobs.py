@@ -248,7 +248,9 @@ def edit_many(parts: PartsOf, caller: CallerOf, which: EditRequest) -> ChangedJo
     Each job is checked as a submission is. It leaves its task queue in the same transaction, goes through the
     optimizers again, and keeps its place; a job that is held stays held. The log has the old and new values.
     """
-    return jobs.change_many(parts, caller, which, control.EDIT, after=which.after, values=which.set)
+    return jobs.change_many(
+        parts, caller, which, control.EDIT, after=which.after, values=which.set, dry_run=which.dry_run
+    )
 
 
 @control_router.post("/{job_id}/complete")
@@ -288,7 +290,10 @@ def resubmit_many(
     Repeating a request with the same `Idempotency-Key` returns the same ids. Of jobs with the same input
     sandbox those whose descriptions are valid are copied as a whole or not at all.
     """
-    copies = jobs.resubmit(parts, caller, which.ids, key=_check_key(idempotency_key), values=which.set)
+    key = _check_key(idempotency_key)
+    if which.dry_run:
+        return jobs.foresee_copies(parts, caller, which.ids, which.set)
+    copies = jobs.resubmit(parts, caller, which.ids, key=key, values=which.set)
     return CopiedJobs(
         job_ids=copies.accepted.job_ids,
         warnings=explanations.warn_of_jobs(parts, copies.accepted),

@@ -758,6 +758,36 @@ def test_an_edit_is_checked_as_a_submission_and_refused_for_jobs_that_have_ended
     assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}
 
 
+@pytest.mark.parametrize("verb", ["edit", "resubmit"])
+def test_a_dry_run_with_other_values_tells_that_no_queue_would_be_eligible_and_changes_nothing(
+    service: Service, verb: str
+):
+    user = service.user()
+    [job_id, other] = submit(user, MEMORY, MEMORY)
+    body = {"ids": [job_id, other], "set": {"Memory": 64_000}, "dry_run": True}
+    foreseen = user.post(f"/api/v1/jobs/{verb}", json=body).json()
+    assert (sorted(foreseen["job_ids"]), foreseen["refused"]) == ([job_id, other], [])
+    stuck = f"job {job_id}: with these values no queue is eligible; what would help: "
+    assert any(
+        each.startswith((stuck, stuck.replace(str(job_id), str(other)))) for each in foreseen["warnings"]
+    )
+    assert len(user.get("/api/v1/jobs").json()["jobs"]) == 2, "nothing is copied"
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}
+    wrong = user.post(f"/api/v1/jobs/{verb}", json=body | {"set": {"Priority": 99}}).json()
+    assert (wrong["job_ids"], sorted(each["job_id"] for each in wrong["refused"])) == ([], [job_id, other])
+    fine = user.post(f"/api/v1/jobs/{verb}", json=body | {"set": {"Memory": 1500}}).json()
+    assert fine["warnings"] == []
+
+
+def test_an_edit_that_leaves_no_queue_eligible_is_done_and_warned_of(service: Service):
+    user = service.user()
+    [job_id] = submit(user, MEMORY)
+    done = user.post("/api/v1/jobs/edit", json={"ids": [job_id], "set": {"Memory": 64_000}}).json()
+    assert done["job_ids"] == [job_id]
+    assert done["warnings"][0].startswith(f"job {job_id}: with these values no queue is eligible")
+    assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 64_000}
+
+
 def test_a_held_job_that_is_edited_stays_held(service: Service):
     user = service.user()
     [job_id] = submit(user, MEMORY)
