@@ -8,6 +8,8 @@ import os
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ _STATES: Final[Mapping[str, JobState]] = {
     "Done": JobState.COMPLETED,
     "Failed": JobState.FAILED,
 }
+#: Changes that are read again, before the last one seen: longer than a transaction of the service takes.
+_MARGIN: Final = timedelta(minutes=2)
 #: Minor statuses that are no failure for Parsl, which starts another block.
 _HELD, _TIME_IS_UP = "Held", "wall clock time"
 
@@ -72,6 +76,7 @@ class PilotageProvider(ExecutionProvider, RepresentationMixin):
         self.resources: dict[object, Any] = {}
         self._group = f"parsl-{uuid.uuid4().hex[:12]}"
         self._client = Client(url)
+        self._last: datetime | None = None  #: of the changes that were seen
 
     @property
     def label(self) -> str:
@@ -124,14 +129,24 @@ class PilotageProvider(ExecutionProvider, RepresentationMixin):
 
     def status(self, job_ids: Sequence[object]) -> list[JobStatus]:
         """The states of blocks; as before while the service is away."""
-        wanted = [str(each) for each in job_ids if not self.resources[str(each)]["status"].terminal]
-        try:
-            for record in self._client.jobs(job_group=self._group) if wanted else ():
-                if str(record.id) in wanted:
-                    self.resources[str(record.id)]["status"] = _read_status(record)
-        except ServiceAway:
-            pass
+        if any(not self.resources[str(each)]["status"].terminal for each in job_ids):
+            with suppress(ServiceAway):
+                self._read_changes()
         return [self.resources[str(each)]["status"] for each in job_ids]
+
+    def _read_changes(self) -> None:
+        """Read the blocks that changed since the last change seen, or all at first.
+
+        Changes may be visible in another order than that of their times: some are read again. What a broken
+        list leaves out is read the next time, since only a whole one counts.
+        """
+        since = {} if self._last is None else {"updated_since": (self._last - _MARGIN).isoformat()}
+        found = list(self._client.jobs(job_group=self._group, **since))
+        for record in found:
+            if (block := self.resources.get(str(record.id))) is not None and not block["status"].terminal:
+                block["status"] = _read_status(record)
+        times = [datetime.fromisoformat(each.fields["updated_at"]) for each in found]
+        self._last = max(times, default=self._last)
 
     def cancel(self, job_ids: Sequence[object]) -> list[bool]:
         """Kill blocks; whether each is one that had not ended."""
