@@ -57,7 +57,7 @@ def read_feed(text: str, file: str) -> DowntimeFeed:
         root = Xml.fromstring(text.strip("\ufeff \r\n\t"))  # noqa: S314  (expat bounds entities)
     except Xml.ParseError as error:
         raise one_problem(file, f"not XML: {error}") from error
-    if root.tag == "results":
+    if root.tag in ("results", "ROOT"):  # of today, and of GOCDB's first release
         return _collect("gocdb", ((each, _read_gocdb) for each in root.iter("DOWNTIME")))
     if root.tag == "Downtimes":
         return _collect("osg", ((each, _read_osg_xml) for each in root.iter("Downtime")))
@@ -78,9 +78,11 @@ def _collect(source: str, found: Any) -> DowntimeFeed:
 def _read_gocdb(element: Xml.Element) -> Iterator[FeedEntry]:
     key = element.get("PRIMARY_KEY") or element.get("ID") or ""
     for service in element.findall("SERVICES/SERVICE") or [element]:
+        if not (host := _text(service, "HOSTNAME")):
+            raise ValueError(f"{key}: it names no host, as those of a whole site: plan it by hand")
         yield FeedEntry(
             source_id=key,
-            host=_text(service, "HOSTNAME"),
+            host=host,
             service=_text(service, "SERVICE_TYPE"),
             begins=datetime.fromtimestamp(int(_text(element, "START_DATE")), UTC),
             ends=datetime.fromtimestamp(int(_text(element, "END_DATE")), UTC),

@@ -183,6 +183,12 @@ def list_left_out(keys: Iterable[str], file: str) -> list[Problem]:
     ]
 
 
+def lists_vos(config: Configuration, place: address.QueueAddress) -> bool:
+    """Whether the tree lists VOs at this queue itself, and not only above it."""
+    parameter = config.levels[place][-1].plain.get("vo") if config.knows(place) else None
+    return parameter is not None and parameter.value != ()
+
+
 class Importer(Protocol):
     """Proposes the changes that files of another system would make in the configuration."""
 

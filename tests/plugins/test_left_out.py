@@ -17,7 +17,7 @@ PLUGINS = {
     "arc": ({"arc"}, None),
     "batch_check": ({"batch_check"}, None),
     "dirac": ({"dirac"}, "dirac-door"),
-    "formats": ({"classad", "dirac", "formats", "glue2", "osg"}, "config import"),
+    "formats": ({"classad", "cric", "dirac", "formats", "glue2", "osg"}, "config import"),
     "otel": ({"otel"}, "agent traces"),
     "web_hooks": ({"web_hooks"}, "hook list"),
 }

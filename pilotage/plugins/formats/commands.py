@@ -200,8 +200,9 @@ def import_dirac(
 
 
 def import_osg(
-    file: Annotated[
-        Path, options.argument("FILE", "Factory configuration: XML, YAML, or a tree as in examples/osg.")
+    files: Annotated[
+        list[Path],
+        options.argument("FILE…", "Factory configuration: XML, YAML, or a tree as in examples/osg."),
     ],
     *,
     wanted: ImportOptions,
@@ -210,11 +211,12 @@ def import_osg(
     """Show what a glidein factory would change, and its effects on waiting jobs; with --apply, store it.
 
     An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
-    restriction cannot be translated is disabled (Enabled: false).
+    restriction cannot be translated is disabled (Enabled: false). Of several files in YAML, entries
+    DEFAULT_ENTRY state what the others lack.
 
     Example: `pilotage config import osg topology.yaml --apply`.
     """
-    _import_files("osg", [file], wanted, service)
+    _import_files("osg", files, wanted, service)
 
 
 _SITE_HELP = "Site of CEs whose ads name none; a CE that exists already keeps its site."

@@ -101,6 +101,7 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
 #: Options of a user or host that are carried over.
 _OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
 _SUSPENDED: Final = "Suspended"
+_CPU_MINUTES: Final = "maxcputime"
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
@@ -195,6 +196,7 @@ class DiracLayout:
             computing.setdefault(_OS_COMPATIBILITY, self._values(beside, ""))
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
         self._close_for_foreign(tree.get("Sites"))
+        self._drop_placeholders(tree.get("Sites"))
         return tree
 
     def _domains(self, section: Section) -> None:
@@ -213,6 +215,14 @@ class DiracLayout:
                 importers.close(node)
                 message = f"{value!r:.60} may restrict access and cannot be imported: {names[-1]} is closed"
                 self._note(path, None, f"{message}, {importers.ENABLED}: false")
+
+    def _drop_placeholders(self, sites: object) -> None:
+        """Leave out CPU limits of 0 minutes: with them no job would be eligible."""
+        for names, node in importers.nodes(sites):
+            for name in [each for each in node if fold(each) == _CPU_MINUTES and node[each] == 0]:
+                del node[name]
+                path = "/".join((*names, name))
+                self._note(path, None, "not carried over: 0, as CEs publish it that state no limit")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
         """Write the defaults for all CEs, or for those of a type, to the CEs of this text."""

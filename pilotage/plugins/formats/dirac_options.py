@@ -26,6 +26,8 @@ _PREFIXES: Final = {"Default": "default", "Min": "min", "Max": "max"}
 _WHOLE: Final = frozenset({"maxinputdata", "maxparametricjobs"})
 #: Options that switch limits off, with these limits.
 _SWITCHES: Final = {"CheckJobLimits": "RunningLimit", "CheckMatchingDelay": "MatchingDelay"}
+#: Sections of options of all, or of a VO; beside these DIRAC does not read them.
+_OF_SCOPES: Final = frozenset({"JobDescription", "JobScheduling"})
 _TO_START: Final = "ShareCorrectorsToStart"
 #: The corrector whose measure is ours; the suffix is that of DIRAC's newer database.
 _CORRECTORS: Final = frozenset({"wmshistory", "monitoringhistory"})
@@ -71,6 +73,11 @@ def _lift_setups(tree: Tree, setup: str | None, setups: Collection[str], note: N
     """The options without the level of setups: those of the one that counts, over those of all."""
     lifted: Tree = {}
     for scope, options in tree.items():
+        if scope in _OF_SCOPES:
+            note(
+                f"Operations/{scope}", "not carried over: DIRAC reads it below Defaults, a VO or a setup only"
+            )
+            continue
         if scope in setups and scope != setup:
             _leave_out(f"Operations/{scope}", setup, note)
             continue

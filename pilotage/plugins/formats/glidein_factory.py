@@ -4,8 +4,10 @@ An entry becomes a queue of its name, behind the CE that its gatekeeper names, a
 text that is in our form already, as the grid of the examples, is imported unchanged. An entry with a
 restriction that our tree cannot represent is disabled.
 
-Source: glideinWMS (`<entry>` elements), the OSG's YAML: site, gatekeeper, entry; of today site, gatekeeper,
-section, entry, with fields common to the entries of a site.
+Source: glideinWMS (`<entry>` elements, `OSG_autoconf`), the OSG's YAML: site, gatekeeper, entry; of today
+site, gatekeeper, section, entry, with fields common to the entries of a site. Of several files in YAML those
+with entries `DEFAULT_ENTRY` state what the entries of the others lack: what a CE publishes in that section,
+and at `DEFAULT_SITE` what is so of all.
 """
 
 import html
@@ -24,15 +26,13 @@ from cs_config.source.yaml_reader import EventReader
 from cs_config.tree import parameters
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
+from pilotage.plugins.formats import gatekeepers
 from requirements.errors import Problem
 from requirements.values import Scalar, fold
 
-_HOST: Final = re.compile(r"(?:\w+://)?([^:/\s]+)")
-#: The end of a gatekeeper, `ce.example.org ce.example.org:9619` or `https://ce.example.org:443/arex`.
-_ENDPOINT: Final = re.compile(r"(?:^|[\s/])([\w.-]+:(\d+))(?:/\S*)?\s*$")
-#: Ports that need not be named.
-_USUAL_PORTS: Final = ("9619", "443")
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
+#: The end of a gatekeeper of CREAM, `ce.example.org:8443/cream-pbs-long`.
+_CREAM_QUEUE: Final = re.compile(r"/cream-\w+-(\S+)$")
 #: The section with the attributes of an entry, and that with those of its glideins' submission.
 _ATTRIBUTES: Final = "attrs"
 _SUBMIT: Final = "submit_attrs"
@@ -41,6 +41,13 @@ _LIMITS: Final = "limits"
 _OF_ENTRY: Final = frozenset({_ATTRIBUTES, _SUBMIT, _LIMITS, "allow_frontends"})
 #: Of a site: what each of its entries has, if it has no other.
 _COMMON: Final = "common_entry_fields"
+#: The name of entries that state what others lack, and the site with what is so of all.
+_DEFAULT: Final = "DEFAULT_ENTRY"
+_OF_ALL_SITES: Final = "DEFAULT_SITE"
+#: What an entry in YAML is, if it says nothing else.
+_USUAL_TYPE: Final = "condor"
+#: Values of an attribute: of several files the second is put before the first.
+_VALUES: Final = ("append_value", "value")
 #: Numbers of glideins, in total and idle, as our parameters.
 _LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
 _RSL: Final = "rsl"
@@ -88,12 +95,16 @@ class Factory:
     left_out: Sequence[str] = ()  #: keys that belong to no entry
 
 
-def read_factory(text: str, file: str) -> Factory:
-    """The entries of a text; ConfigError if it has none."""
-    factory = _read_xml(text, file) if text.lstrip().startswith("<") else _read_yaml(text, file)
-    if not factory.entries:
-        raise one_problem(file, "no entries: not a configuration of a glidein factory")
-    return factory
+def read_factory(files: Mapping[str, str]) -> Factory:
+    """The entries of texts by file name; ConfigError if they have none."""
+    of_xml = {file for file, text in files.items() if text.lstrip().startswith("<")}
+    found = [_read_xml(files[file], file) for file in of_xml]
+    if trees := [read_tree(text, file) for file, text in files.items() if file not in of_xml]:
+        found.append(_read_yaml(trees))
+    entries = [entry for each in found for entry in each.entries]
+    if not entries:
+        raise one_problem(", ".join(files), "no entries: not a configuration of a glidein factory")
+    return Factory(entries=entries, left_out=[key for each in found for key in each.left_out])
 
 
 def _read_xml(text: str, file: str) -> Factory:
@@ -110,18 +121,18 @@ def _read_xml(text: str, file: str) -> Factory:
 
 def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
     for element in root.iter("entry"):
-        host = _HOST.match(element.get("gatekeeper", ""))
+        gatekeeper = element.get("gatekeeper", "")
         most = element.find("config/max_jobs/per_entry")
         attributes = _list_attributes(element.findall("attrs/attr"))
         submit = _list_attributes(element.iter("submit_attr"))
         frontends = [each.get("name", "") for each in element.iter("allow_frontend")]
         yield FactoryEntry(
             name=element.get("name", ""),
-            host=host.group(1) if host else "",
-            endpoint=_unusual_endpoint(element.get("gatekeeper", "")),
+            host=gatekeepers.find_host(gatekeeper),
+            endpoint=gatekeepers.find_endpoint(gatekeeper),
             grid_type=element.get("gridtype", ""),
             enabled=element.get("enabled", "True"),
-            queue=_queue_of(element.get(_RSL, "")),
+            queue=_queue_of(element.get(_RSL, "")) or _queue_of_cream(gatekeeper),
             attributes=dict(attributes),
             submit=dict(submit),
             limits={} if most is None else most.attrib,
@@ -146,6 +157,11 @@ def _queue_of(rsl: str) -> str:
     return found[1] if found else ""
 
 
+def _queue_of_cream(gatekeeper: str) -> str:
+    found = _CREAM_QUEUE.search(gatekeeper)
+    return found[1] if found else ""
+
+
 def _is_beyond_queue(rsl: str) -> bool:
     """Whether it states more than the queue."""
     return bool(_RSL_QUEUE.sub("", rsl).strip())
@@ -161,39 +177,54 @@ def _list_attributes(elements: Iterable[Xml.Element]) -> list[tuple[str, str]]:
     return [(each.get("name", ""), each.get("value", "").strip().strip('"')) for each in elements]
 
 
-def _unusual_endpoint(gatekeeper: str) -> str:
-    found = _ENDPOINT.search(gatekeeper)
-    return found[1] if found is not None and found[2] not in _USUAL_PORTS else ""
+def _read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
+    left_out: list[str] = []
+    stated = [each for tree in trees for each in _list_stated(tree, left_out)]
+    of_all: dict[str, object] = {}
+    published: dict[tuple[str, ...], dict[str, object]] = {}
+    if len(trees) > 1:
+        for names, entry in stated:
+            if names[-1] == _DEFAULT and names[0] == _OF_ALL_SITES:
+                of_all = entry
+            elif names[-1] == _DEFAULT:
+                published[names[:-1]] = entry
+        stated = [(names, entry) for names, entry in stated if names[-1] != _DEFAULT]
+    found = []
+    for names, entry in stated:
+        below = importers.merge_trees(of_all, published.get(names[:-1], {}))
+        found.append(_entry(names[0], names[1], names[-1], importers.merge_trees(below, entry)))
+    used = {names[:-1] for names, _ in stated}
+    left_out += ("/".join((*names, _DEFAULT)) for names in published if names not in used)
+    return Factory(entries=found, left_out=left_out)
 
 
-def _read_yaml(text: str, file: str) -> Factory:
-    tree = read_tree(text, file)
-    found: list[FactoryEntry] = []
-    left_out = [f"{name}, a value" for name in _values(tree)]
-    for site, gatekeepers in _sections(tree):
-        left_out += (f"{site}/{name}, a value" for name in _values(gatekeepers))
-        common = dict(_sections(gatekeepers)).get(_COMMON, {})
-        for host, entries in _sections(gatekeepers):
+def _list_stated(
+    tree: Mapping[str, object], left_out: list[str]
+) -> Iterator[tuple[tuple[str, ...], dict[str, object]]]:
+    """The entries of a tree by site, gatekeeper, section (empty if there is none) and name."""
+    left_out += (f"{name}, a value" for name in _values(tree))
+    for site, hosts in _sections(tree):
+        left_out += (f"{site}/{name}, a value" for name in _values(hosts))
+        common = dict(_sections(hosts)).get(_COMMON, {})
+        for host, entries in _sections(hosts):
             if host != _COMMON:
                 left_out += (f"{site}/{host}/{name}, a value" for name in _values(entries))
-                listed = _list_entries(entries)
-                found += (
-                    _entry(site, host, name, importers.merge_trees(common, each)) for name, each in listed
-                )
-    return Factory(entries=found, left_out=left_out)
+                for section, name, entry in _list_entries(entries):
+                    yield (site, host, section, name), importers.merge_trees(common, entry)
 
 
 def _values(section: Mapping[str, object]) -> Iterator[str]:
     return (name for name, below in section.items() if not _is_section(below))
 
 
-def _list_entries(gatekeeper: Mapping[str, object]) -> Iterator[tuple[str, dict[str, object]]]:
-    """The entries of a gatekeeper, also those in its sections, where one may be empty."""
+def _list_entries(gatekeeper: Mapping[str, object]) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """The entries of a gatekeeper with their sections, also those in its sections, where one may be empty."""
     for name, below in _sections(gatekeeper):
         if below and _OF_ENTRY.isdisjoint(below) and all(_is_section(each) for each in below.values()):
-            yield from ((inner, entry if isinstance(entry, dict) else {}) for inner, entry in below.items())
+            for inner, entry in below.items():
+                yield name, inner, entry if isinstance(entry, dict) else {}
         else:
-            yield name, below
+            yield "", name, below
 
 
 def _is_section(value: object) -> bool:
@@ -230,7 +261,7 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         name=name,
         site=site,
         host=host,
-        grid_type=str(entry.get("gridtype") or ""),
+        grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
         queue=_queue_of(str(entry.get(_RSL) or "")),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
@@ -248,7 +279,8 @@ def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
     """What is not read of an entry, as `section/key`; `*` stands for the names of attributes."""
     for name, below in entry.items():
         if name == _ATTRIBUTES:
-            yield from (f"{name}/*/{key}" for _, about in _sections(below) for key in about if key != "value")
+            others = (about.keys() - _VALUES for _, about in _sections(below))
+            yield from (f"{name}/*/{key}" for keys in others for key in keys)
         elif name == _LIMITS:
             for level, numbers in below.items() if isinstance(below, dict) else ():
                 if level == "entry" and isinstance(numbers, dict):
@@ -260,9 +292,12 @@ def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
 
 
 def _value(about: object) -> object:
-    """The value of an attribute, from its section or plain; a list becomes comma-separated."""
-    value = about.get("value") if isinstance(about, dict) else about
-    return ",".join(map(_text, value)) if isinstance(value, list) else value
+    """The value of an attribute, from its section or plain; several become comma-separated."""
+    values = [about.get(name) for name in _VALUES] if isinstance(about, dict) else [about]
+    stated = [each for each in values if each is not None]
+    if len(stated) == 1 and not isinstance(stated[0], list):
+        return stated[0]
+    return ",".join(_text(item) for each in stated for item in (each if isinstance(each, list) else [each]))
 
 
 def _ambiguous_attributes(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -287,12 +322,19 @@ _GRID: Final = "OSG"
 _CE_TYPES: Final = {"condor": "HTCondorCE", "arc": "AREX", "nordugrid": "ARC", "cream": "CREAM"}
 #: Attributes of a numeric parameter, each with its unit in ours; the first that is a number counts.
 _NUMBERS: Final = {
-    "NumberOfProcessors": {"GLIDEIN_CPUS": 1, "+xcount": 1, "GLIDEIN_ESTIMATED_CPUS": 1},
-    "MaxRAM": {"GLIDEIN_MaxMemMBs": 1, "+maxMemory": 1},
+    "NumberOfProcessors": {
+        "GLIDEIN_CPUS": 1,
+        "+xcount": 1,
+        "request_cpus": 1,
+        "RequestCpus": 1,
+        "GLIDEIN_ESTIMATED_CPUS": 1,
+    },
+    "MaxRAM": {"GLIDEIN_MaxMemMBs": 1, "+maxMemory": 1, "request_memory": 1},
     "maxWallClockTime": {"GLIDEIN_Max_Walltime": 1, "+maxWallTime": 60},
     "GPUs": {"Request_GPUs": 1},
 }
-_QUEUE: Final = "+queue"
+#: Attributes with the queue of the batch system; the first that is stated counts.
+_QUEUES: Final = ("+queue", "batch_queue", "+remote_queue")
 _WHOLE_NODE: Final = "+WantWholeNode"
 #: Resources of a glidein, `GPUs,2,type=main`.
 _SLOTS: Final = "GLIDEIN_Resource_Slots"
@@ -301,6 +343,9 @@ _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
 _SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
+_ARCHITECTURE: Final = "GLIDEIN_ARCH"
+#: What these two are if they say nothing.
+_UNSTATED: Final = frozenset({"", "any", "default", "auto"})
 #: A condition on jobs, in the factory's own language.
 _START: Final = "GLIDEIN_Entry_Start"
 _DOWNTIME: Final = "GLIDEIN_In_Downtime"
@@ -311,13 +356,14 @@ _READ: Final = frozenset(
         fold,
         (
             *(name for each in _NUMBERS.values() for name in each),
-            _QUEUE,
+            *_QUEUES,
             _WHOLE_NODE,
             _VOS,
             _CMS_SITE,
             _SITE,
             _COUNTRY,
             _SYSTEM,
+            _ARCHITECTURE,
             *(_START, _DOWNTIME),  # restrictions
         ),
     )
@@ -328,17 +374,26 @@ def propose_factory(
     config: Configuration, files: Mapping[str, str], *, site: str | None = None
 ) -> ImportedConfiguration:
     """Merge the entries of a factory into the current configuration; entries name their sites."""
-    file, text = importers.require_one(files, site)
-    if any(line.startswith("Resources:") for line in text.splitlines()):  # in our form already
-        return importers.merge_import(config, read_tree(text, file), [], file)
+    file = ", ".join(files)
+    if site is not None:
+        raise one_problem(file, "no site is allowed: a factory names its sites itself")
+    ours = [name for name, text in files.items() if _is_our_form(text)]
+    if ours and len(files) > 1:
+        raise one_problem(ours[0], "a tree in the form of this system is imported alone")
+    if ours:
+        return importers.merge_import(config, read_tree(files[file], file), [], file)
     notes: list[Problem] = []
     sites: dict[str, Any] = {}
-    factory = read_factory(text, file)
+    factory = read_factory(files)
     for entry in factory.entries:
         _add(sites, entry, notes, file, config)
     of_entries = [key for entry in factory.entries for key in _left_out(entry)]
     notes += importers.list_left_out([*factory.left_out, *of_entries], file)
     return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, file)
+
+
+def _is_our_form(text: str) -> bool:
+    return any(line.startswith("Resources:") for line in text.splitlines())
 
 
 def _add(
@@ -366,7 +421,7 @@ def _add(
         closed = f"closed, {importers.ENABLED}: false, restrictions that cannot be imported"
         note(f"{closed}: {'; '.join(reasons)}")
     place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
-    if not entry.attribute(_VOS) and not _has_vos(config, place):
+    if not entry.attribute(_VOS) and not importers.lists_vos(config, place):
         queue["VO"] = []
         note(f"no VO in {_VOS}: no VO is admitted, VO: []")
 
@@ -391,6 +446,11 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
             values = {name: entry.attribute(name) for name, unit in sources.items()}
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
+    for name in (*_QUEUES, _SYSTEM, _ARCHITECTURE):
+        value = entry.attribute(name)
+        is_used = value == _find_queue(entry) if name in _QUEUES else fold(value) not in _UNSTATED
+        if value and not is_used:
+            yield f"{name} = {value:.60}"
 
 
 def _reasons(entry: FactoryEntry) -> Iterator[str]:
@@ -406,12 +466,6 @@ def _reasons(entry: FactoryEntry) -> Iterator[str]:
             yield f"{name} is {value!r:.60}"
 
 
-def _has_vos(config: Configuration, place: QueueAddress) -> bool:
-    """Whether the tree lists VOs at this queue itself."""
-    parameter = config.levels[place][-1].plain.get("vo") if config.knows(place) else None
-    return parameter is not None and parameter.value != ()
-
-
 def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     """The number that an entry states for a parameter, in our unit."""
     for name, unit in _NUMBERS[parameter].items():
@@ -421,19 +475,29 @@ def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     return int(slots[1]) if slots else None
 
 
+def _find_queue(entry: FactoryEntry) -> str:
+    """The queue of the batch system; empty if the entry states none."""
+    return next(filter(None, map(entry.attribute, _QUEUES)), entry.queue)
+
+
 def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     kind = _CE_TYPES.get(entry.grid_type, entry.grid_type)
-    queue = entry.attribute(_QUEUE) or entry.queue
-    texts = {"CEType": kind, "Endpoint": entry.endpoint, "BatchQueue": queue}
+    architecture = entry.attribute(_ARCHITECTURE)
+    texts = {
+        "CEType": kind,
+        "Endpoint": entry.endpoint,
+        "BatchQueue": _find_queue(entry),
+        "Architecture": "" if fold(architecture) in _UNSTATED else architecture,
+    }
     yield from ((name, text) for name, text in texts.items() if text)
     numbers = ((name, _find_number(entry, name)) for name in _NUMBERS)
     yield from ((name, number) for name, number in numbers if number is not None)
     if fold(entry.attribute(_WHOLE_NODE)) == "true":
         yield "WholeNode", True
     if vos := entry.attribute(_VOS):
-        yield "VO", [each.lower() for each in _SEPARATORS.split(vos) if each]
+        yield "VO", list(dict.fromkeys(each.lower() for each in _SEPARATORS.split(vos) if each))
     systems = (each.strip() for each in entry.attribute(_SYSTEM).split(","))
-    if listed := [each for each in systems if each]:
+    if listed := [each for each in systems if fold(each) not in _UNSTATED]:
         yield "OS", listed
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}

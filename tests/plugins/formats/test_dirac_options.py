@@ -288,3 +288,20 @@ def test_an_export_leaves_out_what_is_disabled_since_dirac_would_use_it() -> Non
         "LCG.A.ch/CEs/down",
         "LCG.B.ch",
     ]
+
+
+def test_options_beside_the_defaults_are_not_read_as_dirac_does_not_read_them() -> None:
+    text = "Operations { JobDescription { AllowedJobTypes = User\n SubmitPools = Pool_a\n } }\n"
+    assert "JobDescription" not in _tree(text).get("Operations", {})
+    assert "Operations/JobDescription: not carried over: DIRAC reads it below Defaults" in _notes(text)
+
+
+def test_a_cpu_limit_of_no_minutes_is_no_limit() -> None:
+    text = (
+        "Resources { Sites { LCG { LCG.A.ch { CEs { ce1 { Queues {\n"
+        "zero {\nmaxCPUTime = 0\nSI00 = 2160\n}\nday {\nmaxCPUTime = 1440\n}\n} } } } } } }\n"
+    )
+    config = _import(text).proposal.after
+    values = {each.queue: config.values(each, "lhcb").get("maxCPUTime") for each in config.addresses}
+    assert values == {"zero": None, "day": 1440}
+    assert "zero/maxCPUTime: not carried over: 0" in _notes(text)

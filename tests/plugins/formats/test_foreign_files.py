@@ -4,6 +4,7 @@ Every key of a file is taken out in turn: then the configuration is another, or 
 tests/data/foreign have the forms of public ones, with invented names.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
@@ -17,7 +18,7 @@ import yaml
 
 from cs_config.formats.importers import Importer
 from cs_config.versions.store import NOTHING
-from pilotage.plugins.formats import ce_ads_import, dirac_import, glidein_factory, glue2
+from pilotage.plugins.formats import ce_ads_import, cric, dirac_import, glidein_factory, glue2
 from tests.conftest import ROOT
 from tests.support.commands import Run, run
 
@@ -94,6 +95,21 @@ def yaml_variants(text: str) -> Variants:
         yield "/".join(path), yaml.safe_dump(changed)
 
 
+def json_variants(text: str) -> Variants:
+    """The fields of queues and of their compute elements, whose endpoints name them."""
+    whole = json.loads(text)
+    for name, queue in whole.items():
+        for field, value in queue.items():
+            if field not in ("queues", "name") and value not in (None, ""):
+                changed = {**whole, name: {each: below for each, below in queue.items() if each != field}}
+                yield f"{name} {field}", json.dumps(changed)
+        for number, element in enumerate(queue.get("queues", ())):
+            for field in (each for each in element if each != "ce_endpoint" and element[each] != ""):
+                changed = deepcopy(whole)
+                del changed[name]["queues"][number][field]
+                yield f"{name} {number} {field}", json.dumps(changed)
+
+
 def leaf_paths(section: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for name, below in section.items():
         if isinstance(below, dict):
@@ -110,13 +126,26 @@ IMPORTS: Mapping[str, tuple[Importer, Callable[[str], Variants]]] = {
     "factory_flat.yml": (glidein_factory.propose_factory, yaml_variants),
     "factory_gpus.xml": (glidein_factory.propose_factory, xml_variants),
     "factory_whole_nodes.xml": (glidein_factory.propose_factory, xml_variants),
+    "cric_queues.json": (cric.propose_cric, json_variants),
     "dirac_vo.cfg": (dirac_import.propose_dirac, cfg_variants),
     "dirac_rfc5.cfg": (dirac_import.propose_dirac, cfg_variants),
 }
 #: What a file states twice, or as it would be anyway.
 SAID_TWICE: Mapping[str, frozenset[str]] = {
+    "cric_queues.json": frozenset(
+        {
+            # Other names of the queue and of its site.
+            *(f"EXAMPLE {name}" for name in ("nickname", "panda_resource", "siteid")),
+            *(f"EXAMPLE {name}" for name in ("rc_site", "gocname", "atlas_site")),
+            # Open, and no virtual queue.
+            *(f"EXAMPLE {name}" for name in ("state", "site_state", "rc_site_state", "status", "is_virtual")),
+            *(f"EXAMPLE 0 {name}" for name in ("ce_state", "ce_status", "ce_queue_status")),
+            *("EXAMPLE_TEST state", "EXAMPLE_VIRTUAL state"),
+        }
+    ),
     "factory_flat.yml": frozenset(
         {
+            "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/gridtype",  # the usual one
             "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/attrs/GLIDEIN_CPUS",
             "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/submit_attrs/+xcount",
             "US_Example_T2/cmsce1.example.edu/CMS_T2_US_Example_ce1/submit_attrs/+maxMemory",
@@ -151,7 +180,7 @@ def test_no_key_of_a_file_goes_without_a_word(file: str) -> None:
 def test_a_file_of_windows_is_read_as_the_same(run: Run, tmp_path: Path, file: str) -> None:
     tree, name = tmp_path / "resources.yaml", file.partition("_")[0]
     tree.write_text("Resources: {}\n")
-    command = {"bdii": "glue2", "factory": "osg", "dirac": "dirac", "ce": "classad"}[name]
+    command = {"bdii": "glue2", "factory": "osg", "dirac": "dirac", "ce": "classad"}.get(name, name)
     site = ("--site", "LCG.Example.org") if command == "classad" else ()
     text = (FILES / file).read_text()
     shown = []

@@ -204,7 +204,7 @@ def test_entries_stand_in_sections_and_have_the_fields_of_their_site():
     found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": IN_SECTIONS})
     config = found.proposal.after
     values = {each.queue: dict(config.values(each, "osgvo")) for each in config.addresses}
-    common = {"Name": "Lab", "WholeNode": True}
+    common = {"Name": "Lab", "CEType": "HTCondorCE", "WholeNode": True}
     assert values == {
         "One": {**common, "NumberOfProcessors": 8, "VO": ("osgvo",), "Enabled": True},
         "Two": {**common, "NumberOfProcessors": 4, "GPUs": 1, "VO": ("osgvo",), "Enabled": False},
@@ -213,6 +213,95 @@ def test_entries_stand_in_sections_and_have_the_fields_of_their_site():
     }
     assert {each.ce for each in config.addresses} == {"ce1.example.edu"}
     assert [note.path for note in found.notes] == ["entry Three"]
+
+
+OF_COLLECTOR = """
+Lab:
+  ce1.example.edu:
+    standard:
+      DEFAULT_ENTRY:
+        gridtype: condor
+        attrs: {GLIDEIN_CPUS: {value: 16}, GLIDEIN_Supported_VOs: {value: "OSGVO,LIGO"}}
+  ce9.example.edu:
+    standard:
+      DEFAULT_ENTRY: {attrs: {GLIDEIN_CPUS: {value: 2}}}
+"""
+OF_ALL = """
+DEFAULT_SITE:
+  DEFAULT_GATEKEEPER:
+    DEFAULT_ENTRY:
+      attrs:
+        GLIDEIN_CPUS: {value: 1}
+        GLIDEIN_Max_Walltime: {value: 86400}
+        GLIDEIN_CMSSite: {job_publish: True}
+      limits: {entry: {glideins: 10000}}
+"""
+ALLOWED = """
+Lab:
+  ce1.example.edu:
+    standard:
+      One:
+      Two: {attrs: {GLIDEIN_CPUS: {value: 8}, GLIDEIN_Supported_VOs: {append_value: "CMS,LIGO"}}}
+    gpu:
+      Three: {attrs: {GLIDEIN_Supported_VOs: {append_value: CMS}}}
+"""
+
+
+def test_entries_of_several_files_have_what_their_ces_publish_and_what_all_have():
+    files = {"allowed.yml": ALLOWED, "OSG.yml": OF_COLLECTOR, "default.yml": OF_ALL}
+    found = glidein_factory.propose_factory(NOTHING, files)
+    config = found.proposal.after
+    values = {each.queue: dict(config.values(each, "cms")) for each in config.addresses}
+    of_all = {
+        "Name": "Lab",
+        "CEType": "HTCondorCE",
+        "maxWallClockTime": 86400,
+        "MaxTotalJobs": 10000,
+        "Enabled": True,
+    }
+    assert values == {
+        "One": {**of_all, "NumberOfProcessors": 16, "VO": ("osgvo", "ligo")},
+        "Two": {**of_all, "NumberOfProcessors": 8, "VO": ("cms", "ligo", "osgvo")},
+        "Three": {**of_all, "NumberOfProcessors": 1, "VO": ("cms",)},
+    }
+    paths = [note.path for note in found.notes]
+    assert paths == ["Lab/ce9.example.edu/standard/DEFAULT_ENTRY", "attrs/*/job_publish"]
+
+
+@pytest.mark.parametrize("system", ["any", "default", "ANY"])
+def test_an_entry_for_any_system_states_none(system: str):
+    attrs = {"GLIDEIN_REQUIRED_OS": system, "GLIDEIN_ARCH": "aarch64"}
+    text = ENTRY.format(attrs=_attributes("attr", attrs), submit="")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    [queue] = found.proposal.after.addresses
+    values = found.proposal.after.values(queue, "cms")
+    assert "OS" not in values
+    assert values["Architecture"] == "aarch64"
+    assert [note.path for note in found.notes] == [f"GLIDEIN_REQUIRED_OS = {system}"]
+
+
+@pytest.mark.parametrize(
+    ("submit", "queue", "notes"),
+    [
+        ({"batch_queue": "gpu"}, "gpu", []),
+        ({"+remote_queue": "gpu"}, "gpu", []),
+        ({"+queue": "gpu", "batch_queue": "cpu"}, "gpu", ["batch_queue = cpu"]),
+    ],
+)
+def test_the_queue_of_a_batch_system_has_several_names(submit: dict[str, str], queue: str, notes: list[str]):
+    text = ENTRY.format(attrs="", submit=_attributes("submit_attr", submit))
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    [place] = found.proposal.after.addresses
+    assert found.proposal.after.values(place, "cms")["BatchQueue"] == queue
+    assert [note.path for note in found.notes] == notes
+
+
+def test_a_gatekeeper_of_cream_names_its_queue():
+    text = FACTORY.replace("ce1.example.tw ce1.example.tw:9619", "ce1.example.tw:8443/cream-pbs-cms_long")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text.replace("(queue=long)", "")})
+    config = found.proposal.after
+    values = config.values(config.addresses[0], "cms")
+    assert (values["BatchQueue"], values["Endpoint"]) == ("cms_long", "ce1.example.tw:8443")
 
 
 def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():

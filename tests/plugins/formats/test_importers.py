@@ -9,6 +9,7 @@ from cs_config.versions.store import NOTHING
 
 TEXTS = {
     "classad": '[ id = "ce1/q"; info = [ MaxRAM = 4000; ] ]',
+    "cric": '{"q": {"maxrss": 4000, "vo_name": "a", "queues": [{"ce_endpoint": "ce1:9619"}]}}',
     "dirac": "Resources { Sites { LCG { A { CEs { ce1 { Queues { q {\nMaxRAM = 4000\n} } } } } } } }\n",
     "glue2": """dn: GLUE2ShareID=s,GLUE2ServiceID=c,GLUE2DomainID=A,o=glue
 objectClass: GLUE2ComputingShare
@@ -42,9 +43,9 @@ def test_versions_are_exported_as_what_an_import_reads(version: object) -> None:
     assert dirac_text.read_value("OSVersion", text) == parameters.as_version(version)
 
 
-@pytest.mark.parametrize("name", ["dirac", "osg"])
-def test_a_format_of_one_file_refuses_two(name: str) -> None:
-    with pytest.raises(ConfigError, match="one file"):
+@pytest.mark.parametrize(("name", "words"), [("dirac", "one file"), ("osg", "imported alone")])
+def test_a_format_of_one_file_refuses_two(name: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         importers.load_importer(name)(NOTHING, {"a": TEXTS[name], "b": TEXTS[name]})
 
 
@@ -119,5 +120,5 @@ def test_versions_stay_texts_in_every_format(kind: str, text: str, name: str, ke
 
 
 def test_an_unknown_format_names_those_that_are_installed() -> None:
-    with pytest.raises(ValueError, match="only classad, dirac, glue2, osg"):
+    with pytest.raises(ValueError, match="only classad, cric, dirac, glue2, osg"):
         importers.load_importer("vulgar")

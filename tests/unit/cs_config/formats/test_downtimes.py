@@ -56,6 +56,15 @@ OSG_YAML = """
 """
 
 
+def test_a_downtime_of_a_whole_site_is_told() -> None:
+    of_site = GOCDB.replace("<HOSTNAME>ce1.example.org</HOSTNAME>", "<SITENAME>EXAMPLE-SITE</SITENAME>")
+    feed = downtimes.read_feed(of_site.replace("results>", "ROOT>"), "feed.xml")
+    assert feed.entries == ()
+    [note] = feed.notes
+    assert "119G0" in note
+    assert "names no host" in note
+
+
 def test_gocdb_states_times_as_seconds() -> None:
     feed = downtimes.read_feed(GOCDB, "feed.xml")
     assert feed.source == "gocdb"
