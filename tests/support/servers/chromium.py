@@ -84,21 +84,17 @@ def signed_in(windows: Windows) -> SignedIn:
 
     def open_as(service: Service, *, role: str, how: dict[str, Any] | None = None, **wishes: Any) -> Page:
         page = windows.open(service, **(how or {}))
-        port = service.url.rpartition(":")[2]
-        page.context.add_cookies(
-            [
-                {
-                    "name": f"pilotage-{port}",
-                    "value": service.token(role, **wishes),
-                    "url": service.url,
-                    "httpOnly": True,
-                    "sameSite": "Lax",
-                }
-            ]
-        )
+        add_session(page, service.url, service.token(role, **wishes))
         return page
 
     return open_as
+
+
+def add_session(page: Page, url: str, token: str) -> None:
+    """Sign in at the service of this URL."""
+    name = f"pilotage-{url.rpartition(':')[2]}"
+    cookie = {"name": name, "value": token, "url": url, "httpOnly": True, "sameSite": "Lax"}
+    page.context.add_cookies([cookie])  # type: ignore[list-item]
 
 
 def picture(page: Page, name: str) -> None:
