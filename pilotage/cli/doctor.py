@@ -7,12 +7,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import datetime, timedelta
+from datetime import datetime
 from importlib import metadata, util
 from pathlib import Path
 
 import typer
-from cryptography import x509
 from sqlalchemy import Connection, Engine, text
 
 from cs_config.errors import ConfigError
@@ -32,10 +31,10 @@ from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway, IssuerKeys, Published
 from pilotage.service.auth.oidc.issuer import Issuer
 from pilotage.service.auth.oidc.issuers import LEEWAY
-from pilotage.service.problems import checks, core
+from pilotage.service.problems import certificates, checks, core
 from pilotage.service.problems.finding import CheckScope, Finding, Health
 from pilotage.service.services import utc_now
-from requirements.errors import PilotageError, format_count
+from requirements.errors import PilotageError
 from taskqueue.blob_stores.directory import check_space
 from taskqueue.blob_stores.place import S3Place
 from taskqueue.blob_stores.store import probe
@@ -142,11 +141,10 @@ def _check_replica(primary: Engine, settings: Settings, now: datetime) -> Iterat
         with cli_engine.open_engine(url, pool_size=1) as engine:
             late = replica.measure_lateness(engine, now)
     except PilotageError as error:
-        yield Finding(subject, Health.WARNING, f"{one_line(str(error))}; the primary is read instead")
+        yield core.describe_unused_replica(one_line(str(error)))
         return
     if late > replica.MOST_LATE:
-        message = "is late, or no service runs: the primary is read instead"
-        yield Finding(subject, Health.WARNING, f"{cli_engine.hide_password(url)} {message}")
+        yield core.describe_unused_replica(f"{cli_engine.hide_password(url)} is late, or no service runs")
         return
     yield Finding(subject, Health.GOOD, f"{cli_engine.hide_password(url)}, at most {late:.0f} s late")
 
@@ -207,38 +205,16 @@ def _clock(engine: Engine) -> Finding:
     return Finding("clock", Health.GOOD, f"differs from the database's by {seconds:.1f} s")
 
 
-_SUBJECT = "certificate"
-#: A certificate that expires this soon should have been renewed.
-_SOON = timedelta(days=14)
-
-
 def check_certificate(settings: Settings, now: datetime) -> Iterator[Finding]:
     """Check that the certificate, if there is one, fits its key and does not expire soon."""
     if settings.tls_certificate is None:
         return
     try:
         tls.read_certificate(settings)
-        chain = x509.load_pem_x509_certificates(settings.tls_certificate.read_bytes())
-    except (InvalidSettings, ValueError) as error:
-        yield Finding(_SUBJECT, Health.BAD, one_line(str(error)))
+    except InvalidSettings as error:
+        yield Finding("certificate", Health.BAD, one_line(str(error)))
         return
-    health, message = _time_left(chain, now)
-    yield Finding(_SUBJECT, health, message)
-
-
-def _time_left(chain: list[x509.Certificate], now: datetime) -> tuple[Health, str]:
-    """The first expiry in the chain: a client rejects the chain without any one of them."""
-    since = max(each.not_valid_before_utc for each in chain)
-    ends = min(chain, key=lambda each: each.not_valid_after_utc)
-    until, name = ends.not_valid_after_utc, ends.subject.rfc4514_string()
-    if now < since:
-        return Health.BAD, f"is not good before {since.isoformat()}: compare the clocks"
-    if now >= until:
-        return Health.BAD, f"{name} is over since {until.isoformat()}: nobody connects any more; renew it"
-    if until - now < _SOON:
-        left = format_count((until - now).days, "day")
-        return Health.WARNING, f"{name} is over in {left}, {until.isoformat()}: renew it"
-    return Health.GOOD, f"good until {until.isoformat()}"
+    yield certificates.check_file(settings.tls_certificate, now)
 
 
 #: Endpoints for signing in.
@@ -380,7 +356,7 @@ def _check_blobs(name: str, place: Path | S3Place) -> Finding:
     try:
         check_space(place)
     except PilotageError as error:
-        return Finding(name, Health.BAD, f"{error}: {place}")
+        return Finding(name, Health.BAD, f"{error}: {place}", core.STORAGE_REMEDY)
     if not os.access(place, os.W_OK):
         return Finding(name, Health.BAD, f"cannot be written by the user of this command: {place}")
     return Finding(name, Health.GOOD, f"can be written, and have space: {place}")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from threading import Event
 from typing import Final
 
@@ -115,6 +116,7 @@ class Services:
     storage: StorageState = field(default_factory=StorageState)
     leaving: Event = field(default_factory=Event)  #: set once the process is about to end
     direct_url: str | None = None  #: of the database without its pooler; None: as `engine`
+    certificate: Path | None = None  #: PEM, of a process with TLS of its own
     replica_engine: Engine | None = None  #: None: all is read from `engine`
     claims: AsyncClaimer = field(init=False)  #: in the event loop; it has each request first
     places: PilotPlaces = field(init=False)

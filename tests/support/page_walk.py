@@ -48,6 +48,7 @@ class Reader(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
+        self.text = text
         self.links: list[Link] = []
         self.tables: list[list[Row]] = []
         self._link: Link | None = None

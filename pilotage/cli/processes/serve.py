@@ -306,6 +306,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             commit_age=lambda: seen.commit_age,
             running_jobs=lambda: running.count,
             direct_url=settings.direct_url,
+            certificate=settings.tls_certificate,
             replica_engine=stack.enter_context(wiring.open_replica(settings)),
         )
         if parts.replica.is_configured:

@@ -56,6 +56,20 @@ CHECKS: Final = (
         alert=ANY_PROBLEM,
     ),
     InstallationCheck(
+        question="Does the certificate of the process that answers expire soon?",
+        subjects=("certificate",),
+        find=core.check_certificate,
+        roles=_OPERATOR,
+        alert=ANY_PROBLEM,
+    ),
+    InstallationCheck(
+        question="Is the replica of the database read?",
+        subjects=("replica",),
+        find=core.check_replica,
+        roles=_OPERATOR,
+        alert=ANY_PROBLEM,
+    ),
+    InstallationCheck(
         question="Is the newest configuration in use, with queues and without probable mistakes?",
         subjects=("configuration",),
         find=core.check_configuration,

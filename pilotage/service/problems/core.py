@@ -1,6 +1,7 @@
 """Checks of what every installation has: its processes, configuration, agents, optimizers and counters."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -9,7 +10,7 @@ from cs_config.editing import reverts
 from matcher.limits import compiled_rules
 from pilotage import extensions
 from pilotage.service.auth.callers import Role
-from pilotage.service.problems import finding
+from pilotage.service.problems import certificates, finding
 from pilotage.service.problems.finding import CheckScope, Finding, Health
 from requirements import canonical
 from requirements.errors import format_count
@@ -21,33 +22,64 @@ from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pools import pools
 from taskqueue.sites import rule_counters
 
+#: What helps where archives cannot be stored.
+STORAGE_REMEDY: Final = "free or add space there, or mount it"
 #: Counting of jobs in pools without a queue stops here.
 MOST_STUCK = 10_000
+
+
+#: What helps where a condition for readiness is not met.
+_READINESS_REMEDIES: Final = {
+    "database": "look at its log, disk and connections",
+    "history": "restore what is missing, or start anew (*Lost commits* of When it breaks)",
+    "claimer": "restart the process, and report its log",
+    "index": "wait a minute; else its log shows why",
+    "clock": "set the clock of the host",
+}
 
 
 def check_readiness(_: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Check that the process which answers is ready to serve; `/readyz` has the same answers."""
     for name, state in scope.readiness.items():
         if state != "ok" and name != "configuration":  # it has a check of its own, with the reason
-            yield Finding("service", Health.BAD, f"{name}: {state}")
+            yield Finding("service", Health.BAD, f"{name}: {state}", _READINESS_REMEDIES[name])
 
 
 def check_storage(_: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Check that archives can be stored."""
     if fault := scope.find_storage_fault():
-        yield Finding("blobs", Health.BAD, fault)
+        yield Finding("blobs", Health.BAD, fault, STORAGE_REMEDY)
+
+
+def check_certificate(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that the certificate of the process that answers does not expire soon."""
+    if scope.certificate is not None:
+        yield certificates.check_file(scope.certificate, scope.now)
+
+
+def check_replica(_: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Check that the replica, if there is one, is read."""
+    if scope.is_replica_used is False:
+        yield describe_unused_replica("is away or late")
+
+
+def describe_unused_replica(problem: str) -> Finding:
+    """The finding about a replica with a problem."""
+    message = f"{problem}; the primary is read instead"
+    return Finding("replica", Health.WARNING, message, "start it, or mend the replication")
 
 
 def check_configuration(_: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Check that the newest version is in use, has queues, and no probable mistakes."""
     subject, config = "configuration", scope.config
     if scope.configuration_fault is not None:
-        yield Finding(subject, Health.BAD, scope.configuration_fault)
+        remedy = "`pilotage config rollback`, or upgrade what cannot read it"
+        yield Finding(subject, Health.BAD, scope.configuration_fault, remedy)
         return
     if not config.addresses:
         message = f"version {config.version} has no queue" if config.version else "none yet"
         how = "`pilotage up --resources FILE` or `pilotage config apply FILE`"
-        yield Finding(subject, Health.WARNING, f"{message}, so that nothing can run: {how}")
+        yield Finding(subject, Health.WARNING, f"{message}, so that nothing can run", how)
         return
     message = f"version {config.version}, {format_count(len(config.addresses), 'queue')}"
     if not config.warnings:
@@ -64,7 +96,7 @@ def check_reverts(conn: Connection, _: CheckScope) -> Iterator[Finding]:
     for each in found:
         if each.problem:
             message = f"{each.path} of version {each.version} cannot be restored: {each.problem}"
-            yield Finding(subject, Health.WARNING, message)
+            yield Finding(subject, Health.WARNING, message, "`pilotage config set` it by hand")
     if found and not any(each.problem for each in found):
         message = f"values that will be restored: {len(found)}; `pilotage config temporary` lists them"
         yield Finding(subject, Health.GOOD, message)
@@ -75,13 +107,13 @@ def check_agents(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     subject, latest = "agents", agent_leases.list_last_cycles(conn)
     expected = extensions.list_intervals(leader.INTERVALS, with_optional=False)
     if missing := leader.list_overdue(latest, expected, now=scope.now):
-        message = f"nobody runs {', '.join(missing)} now: `pilotage agent all`, or `pilotage up`, does"
-        yield Finding(subject, Health.WARNING, message)
+        message = f"nobody runs {', '.join(missing)} now"
+        yield Finding(subject, Health.WARNING, message, "`pilotage agent all`, or `pilotage up`, does")
         return
     if failed := [
         f"{name} for {', '.join(vos)}" for name, vos in agent_leases.list_broken(conn).items() if vos
     ]:
-        yield Finding(subject, Health.WARNING, f"failed: {'; '.join(failed)}; their log shows why")
+        yield Finding(subject, Health.WARNING, f"failed: {'; '.join(failed)}", "their log shows why")
         return
     known = extensions.list_intervals(leader.INTERVALS, with_optional=True)
     silent = leader.list_overdue(latest, known, now=scope.now)
@@ -97,28 +129,31 @@ def check_optimizers(_: Connection, scope: CheckScope) -> Iterator[Finding]:
 def describe_optimizers(state: OptimizerQueueState) -> Iterator[Finding]:
     """Findings about the queue of the optimizers."""
     if state.problem is not None:
-        yield Finding("redis", Health.BAD, f"does not answer; jobs wait for the sweep: {state.problem}")
+        message = f"does not answer; jobs wait for the sweep: {state.problem}"
+        yield Finding("redis", Health.BAD, message, "start it, or correct `redis_url`")
         return
     yield Finding("redis", Health.GOOD, "answers")
     waiting = format_count(state.waiting, "batch of jobs waits", "batches of jobs wait")
     numbers = f"{waiting}, {state.failed} failed in the last hour"
     if not state.is_heard:
-        message = f"no worker listens: {numbers}, jobs wait for the sweep; run `pilotage worker`"
-        yield Finding("workers", Health.WARNING, message)
+        message = f"no worker listens: {numbers}, jobs wait for the sweep"
+        yield Finding("workers", Health.WARNING, message, "run `pilotage worker`")
         return
     health = Health.WARNING if state.failed else Health.GOOD
-    yield Finding("workers", health, f"{state.workers} listen; {numbers}")
+    remedy = "the log of `pilotage worker` shows why" if state.failed else ""
+    yield Finding("workers", health, f"{state.workers} listen; {numbers}", remedy)
 
 
 def check_counters(conn: Connection, _: CheckScope) -> Iterator[Finding]:
     """Compare the counters of limits with what runs."""
     if found := rule_counters.list_differences(conn, compiled_rules.counts):
         more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        message = f"{scope_counters.describe(found[0])}{more}; the agent {scope_counters.NAME} mends it"
-        yield Finding("counters", Health.BAD, message)
+        message = f"{scope_counters.describe(found[0])}{more}"
+        yield Finding("counters", Health.BAD, message, f"the agent {scope_counters.NAME} mends it")
     elif mended := rule_counters.count_mended(conn):
         counters = format_count(mended, "counter was", "counters were")
-        yield Finding("counters", Health.WARNING, f"limits count what runs; {counters} mended so far")
+        message = f"limits count what runs; {counters} mended so far"
+        yield Finding("counters", Health.WARNING, message, "report it if that goes on")
     else:
         yield Finding("counters", Health.GOOD, "limits count what runs")
 
@@ -134,7 +169,11 @@ def check_requirements(conn: Connection, _: CheckScope) -> Iterator[Finding]:
         if (excess := find_excess(value))
     ]
     yield from finding.list_first(
-        "requirements", Health.WARNING, messages, "further values that are too long"
+        "requirements",
+        Health.WARNING,
+        messages,
+        "further values that are too long",
+        "their owners shorten them",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth.callers import Caller
@@ -31,7 +32,7 @@ class Finding:
     subject: str
     health: Health
     message: str
-    remedy: str = ""  #: what to do, unless the message states it; commands between `
+    remedy: str = ""  #: what to do; commands between `. Each problem has one
     link: str = ""  #: path of the page that shows more
 
 
@@ -46,6 +47,8 @@ class CheckScope:
     optimizers: OptimizerQueueState | None = None  #: None: there is no Redis, or it is checked elsewhere
     #: Conditions for a process to be ready, each `ok` or the problem.
     readiness: Mapping[str, str] = field(default_factory=dict)
+    certificate: Path | None = None  #: PEM, of the process that answers; None: none, or checked elsewhere
+    is_replica_used: bool | None = None  #: None: the same
     find_storage_fault: Callable[[], str | None] = lambda: None  #: why no archive can be stored
 
     def narrowed_to(self, caller: Caller) -> "CheckScope":
@@ -58,10 +61,10 @@ MOST_LISTED = 20
 
 
 def list_first(
-    subject: str, health: Health, messages: Sequence[str], further: str, *, link: str = ""
+    subject: str, health: Health, messages: Sequence[str], further: str, remedy: str, *, link: str = ""
 ) -> list[Finding]:
     """A finding for each of the first messages, and the number of the others."""
-    listed = [Finding(subject, health, each, link=link) for each in messages[:MOST_LISTED]]
+    listed = [Finding(subject, health, each, remedy, link) for each in messages[:MOST_LISTED]]
     if (more := len(messages) - MOST_LISTED) > 0:
-        listed.append(Finding(subject, health, f"{more} {further}", link=link))
+        listed.append(Finding(subject, health, f"{more} {further}", remedy, link))
     return listed

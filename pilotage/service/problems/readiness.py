@@ -45,6 +45,8 @@ def scope_of(parts: Services, caller: Caller) -> CheckScope:
         configuration_fault=parts.live.problem,
         optimizers=parts.optimizer_queue() if of_process else None,
         readiness=run_checks(parts) if of_process else {},
+        certificate=parts.certificate if of_process else None,
+        is_replica_used=parts.replica.is_used if of_process and parts.replica.is_configured else None,
         find_storage_fault=lambda: _find_storage_fault(parts.blobs),
     )
 

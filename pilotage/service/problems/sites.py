@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Final
 from urllib.parse import urlencode
 
 from sqlalchemy import Connection
@@ -37,7 +38,12 @@ def check_closures(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
         until = f" until {each.until:%Y-%m-%d %H:%M} UTC" if each.until else ""
         how = "is closed by a downtime" if each.is_downtime else "is banned"
         message = f"{each.place} {how}{until}: {each.reason}"
-        yield Finding(subject, Health.WARNING, message, link=_link_site(each.place))
+        remedy = "it ends by itself" if each.until else f"`pilotage site allow {each.place}` ends it"
+        yield Finding(subject, Health.WARNING, message, remedy, _link_site(each.place))
+
+
+#: What helps where nothing counts the jobs of a site.
+_ADVERTISE: Final = "start its gateway, or `pilotage site advertise --watch` there"
 
 
 def check_throttles(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
@@ -51,7 +57,7 @@ def check_throttles(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
         if standing.stale:
             effect = "and is closed" if is_closed else "and is open meanwhile"
             message = f"{name} has no fresh advertisement {effect}"
-            yield Finding("advertisements", Health.WARNING, message, link=_link_site(name))
+            yield Finding("advertisements", Health.WARNING, message, _ADVERTISE, _link_site(name))
         elif is_closed and waiting is not None:
             message = f"{name} is throttled ({room.why}){waiting.describe(name, None)}"
             yield Finding("throttles", Health.NOTE, message, link=_link_site(name))
@@ -118,14 +124,21 @@ def check_processes(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     for each in late:
         hours = (now - each.seen_at).total_seconds() / 3600
         message = f"the {each.kind} {each.name} ({each.holder}) last reported for {each.vo} {hours:.1f} h ago"
-        yield Finding(subject, Health.WARNING, message, link="/pilots")
+        remedy = f"start it there, or `pilotage site forget {each.name}` if it was given up"
+        yield Finding(subject, Health.WARNING, message, remedy, "/pilots")
     reports = [each for each in found if each not in late]
-    for messages, further in (
-        (list(_describe_slots(reports)), "further slots are too small: see `pilotage site processes`"),
-        (list(_describe_problems(reports)), "further problems: see `pilotage site processes`"),
-        (list(_describe_pauses(reports, now)), "further queues are paused: see `pilotage site processes`"),
+    for messages, further, remedy in (
+        (_describe_slots(reports), "further slots are too small", "state larger ones in its file"),
+        (_describe_problems(reports), "further problems", "its log there shows more"),
+        (
+            _describe_pauses(reports, now),
+            "further queues are paused",
+            "`pilotage pilots list` shows their ends",
+        ),
     ):
-        yield from finding.list_first(subject, Health.WARNING, messages, further, link="/pilots")
+        yield from finding.list_first(
+            subject, Health.WARNING, list(messages), further, remedy, link="/pilots"
+        )
     if found and not late:
         number = len({(each.kind, each.name) for each in found})
         yield Finding(subject, Health.GOOD, f"{number} at work")
@@ -158,12 +171,13 @@ def check_nodes(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Look for nodes that take no jobs, since pilots ended there because of their host."""
     excluded = [
         f"the node {each.node} of {each.site} takes no jobs of {each.vo} until {each.until:%H:%M} UTC: "
-        f"{each.reason} (`pilotage site nodes {each.site}`)"
+        f"{each.reason}"
         for each in nodes.list_excluded(conn, now=scope.now)
         if _may_count(scope, each.vo, each.site)
     ]
-    further = "further nodes are excluded: see `pilotage site nodes`"
-    yield from finding.list_first("directors and gateways", Health.WARNING, excluded, further, link="/sites")
+    subject, further = "directors and gateways", "further nodes are excluded"
+    remedy = "repair it, then `pilotage site readmit SITE NODE`"
+    yield from finding.list_first(subject, Health.WARNING, excluded, further, remedy, link="/sites")
 
 
 #: Accounting sums that are read, and the time that they cover: this hour and the one before.
@@ -240,7 +254,8 @@ def check_ends(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
             elsewhere = f"elsewhere {others.share:.0%}" if others.ended else "none ended elsewhere"
             message = f"at {site} {ends.describe(vo)} since {since:%H:%M} UTC, {elsewhere}"
             link = _link_failures(scope, vo, site, since)
-            yield Finding("failing sites", Health.WARNING, message, link=link)
+            remedy = f"see how, and tell the site, or `pilotage site ban {site}`"
+            yield Finding("failing sites", Health.WARNING, message, remedy, link)
 
 
 def _read_ends(

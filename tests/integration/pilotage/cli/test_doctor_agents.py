@@ -57,10 +57,8 @@ def test_the_vos_for_which_an_agent_failed_are_named(tmp_path: Path) -> None:
     came_through(tmp_path, AGENTS, NOW)
     came_through(tmp_path, ["pools"], NOW, broken=["evil", "worse"])
     found = agents_of(tmp_path, NOW)
-    assert (found.health, found.message) == (
-        Health.WARNING,
-        "failed: pools for evil, worse; their log shows why",
-    )
+    assert (found.health, found.message) == (Health.WARNING, "failed: pools for evil, worse")
+    assert found.remedy == "their log shows why"
 
 
 def test_problems_that_a_director_reports_are_shown_once_for_all_its_vos(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_replica_that_is_late_or_away_is_no_fault_but_named(
     assert "replica" not in _found(postgres_url, tmp_path, now)
     found = find(postgres_url)
     assert found.health is Health.WARNING
-    assert "is late, or no service runs: the primary is read instead" in found.message
+    assert "is late, or no service runs; the primary is read instead" in found.message
     engine = database.connect(postgres_url)
     with database.writing(engine) as conn:
         conn.execute(RAISE, {"home": "h", "number": 1, "at": clock.read_time(conn, now)})

@@ -5,18 +5,23 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from agents import leader
+from examples.servers.certificates import Authority
+from optimizers.workers.rq import RQNotifier
 from pilotage import extensions
 from pilotage.cli import doctor, settings
+from pilotage.service.auth.callers import Caller, Role
+from pilotage.service.problems import checks, readiness
 from pilotage.service.problems.checks import CHECKS
-from pilotage.service.problems.finding import Health
+from pilotage.service.problems.finding import Finding, Health
 from pilotage.service.services import utc_now
 from requirements.states import JobStatus
 from taskqueue.accounting import depths, sums
@@ -24,11 +29,13 @@ from taskqueue.accounting.depths import QueueDepth
 from taskqueue.accounting.usage import Usage
 from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import agent_leases, database
+from taskqueue.db.replica import Replica
 from taskqueue.errors import StorageFull
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.sites import closures, processes
 from taskqueue.sites.closures import Ban, Downtime, Severity
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
+from tests.support.page_walk import ROLES, Walk
 from tests.support.service import CONFIG, Service, running_on_sqlite
 
 REPOSITORY = Path(__file__).parents[5]
@@ -100,11 +107,11 @@ def _fill(service: Service) -> None:
     _sample(service)
 
 
-def _sample(service: Service) -> None:
+def _sample(service: Service, now: datetime | None = None) -> None:
     """Seven waiting jobs that the first site could run, as the agent counts them."""
     with database.writing(service.engine) as conn:
         depth = QueueDepth(site=A, queue=depths.ALL, vo="cms", jobs=7)
-        depths.store_sample(conn, depths.truncate(utc_now()), [depth])
+        depths.store_sample(conn, depths.truncate(now or utc_now()), [depth])
 
 
 def _strand(service: Service) -> None:
@@ -154,7 +161,7 @@ BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
     ),
     "an agent that fails for a VO": (
         _fail_agent,
-        "failed: pools for dune; their log shows why",
+        "failed: pools for dune: their log shows why",
     ),
     "Redis": (
         lambda service: _set(service, "optimizer_queue", lambda: OptimizerQueueState(problem="refused")),
@@ -199,6 +206,16 @@ BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
     "an advertisement that does not come": (_fill, f"{A} has no fresh advertisement and is closed"),
     "a full limit": (_fill, f"{A} has 0 jobs with JobType User, its own RunningLimit is 0, 7 jobs wait that"),
     "jobs that no queue can run": (_strand, "3 jobs wait in 1 SubmitPool without an eligible queue"),
+    "a certificate that ends soon": (
+        lambda service: _set(service, "certificate", REPOSITORY / "README.md"),
+        "README.md cannot be read",
+    ),
+    "a replica that is away": (
+        lambda service: _set(
+            service, "replica", Replica(service.engine, service.engine)
+        ),  # nobody looked yet
+        "is away or late; the primary is read instead",
+    ),
     "a disk of archives that is full": (
         lambda service: _set(service, "blobs", _FullStore(service.parts.blobs)),
         "no space left for archives",
@@ -216,6 +233,12 @@ def _read_problems(service: Service, role: str = "operator", **wishes: object) -
     return html.unescape(found)
 
 
+def _list_findings(service: Service) -> list[Finding]:
+    operator = Caller(role=Role.OPERATOR, subject="root")
+    with database.reading(service.engine) as conn:
+        return checks.find_problems(conn, readiness.scope_of(service.parts, operator))
+
+
 @pytest.mark.parametrize("what", BROKEN)
 def test_an_operator_is_told_by_the_overview_what_is_broken(what: str, calm: Service) -> None:
     break_it, message = BROKEN[what]
@@ -226,6 +249,80 @@ def test_an_operator_is_told_by_the_overview_what_is_broken(what: str, calm: Ser
     after = _read_problems(calm)
     assert message in after
     assert "Nothing" not in after
+    assert all(each.remedy for each in _list_findings(calm) if each.health.is_problem)
+
+
+#: Words of twelve things that are broken at once, and what to do.
+TWELVE = {
+    "the director north (h) last reported for cms": "start it there, or `pilotage site forget north`",
+    "the gateway south reports: disk of the shared area is full": "its log there shows more",
+    f"at {B} 60 of 160 jobs of cms failed since": f"tell the site, or `pilotage site ban {B}`",
+    f"at {A}/ce1/short 4,000 of 4,000 jobs of cms failed": f"`pilotage queue drain {A}/ce1/short`",
+    f"{A} has 0 jobs with JobType User, its own RunningLimit is 0, 7 jobs wait that": "",  # as it should be
+    f"{A} has no fresh advertisement and is closed": "start its gateway",
+    "3 jobs wait in 1 SubmitPool without an eligible queue": "`pilotage job explain ID`",
+    f"{B} is banned: disk server burns": f"`pilotage site allow {B}` ends it",
+    "does not answer; jobs wait for the sweep": "start it, or correct `redis_url`",
+    " is over in 12 days": "renew it",
+    "the primary is read instead": "start it, or mend the replication",
+    "no space left for archives": "free or add space there",
+}
+
+
+def test_twelve_broken_things_are_named_with_what_to_do(
+    calm: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Nothing" in _read_problems(calm)
+    _strand(calm)
+    _report(calm, "north", kind="director", every=600)
+    later = utc_now() + timedelta(hours=1)  # the director should have reported six times
+    _set(calm, "clock", lambda: later)
+    _report(calm, "south", kind="gateway", problems=["disk of the shared area is full"], seen_at=later)
+    for what in ("a site that fails jobs", "a queue that swallows jobs", "a banned site"):
+        BROKEN[what][0](calm)
+    calm.configure(LIMITED)
+    _sample(calm, later)
+    certificate, key = Authority(tmp_path).sign("service", days=13)
+    _set(calm, "certificate", certificate)
+    away = database.connect("postgresql+psycopg://nobody@127.0.0.1:9/none")
+    _set(calm, "replica", Replica(calm.engine, away))
+    calm.parts.replica.look(later)
+    away_url = "redis://127.0.0.1:9/0"
+    _set(calm, "optimizer_queue", RQNotifier(away_url).read_state)
+    full = SimpleNamespace(f_blocks=10, f_frsize=4096, f_bavail=0)
+    monkeypatch.setattr("taskqueue.blob_stores.directory.os.statvfs", lambda _: full)
+
+    listed = _list_findings(calm)
+    overview = re.sub(r"<[^>]*>", "", _read_problems(calm))
+    given: dict[str, object] = {"home": tmp_path, "database_url": str(calm.engine.url), "redis_url": away_url}
+    given |= {"database_replica_url": str(away.url), "tls_certificate": certificate, "tls_key": key}
+    (tmp_path / "blobs").mkdir()
+    of_doctor = list(doctor.check_installation(settings.load(given, {}), later))
+    for words, remedy in TWELVE.items():
+        for found in (listed, of_doctor):
+            named = [each for each in found if words in each.message]
+            assert [remedy in each.remedy for each in named] == [True], (words, named or found)
+        assert words in overview
+        assert remedy.replace("`", "") in overview
+    metrics = calm.as_role("monitor", user="m").get("/metrics").text
+    for subject in {each.subject for each in listed if each.health.is_problem}:
+        assert f'subject="{subject}"' in metrics
+
+
+def test_no_page_of_an_empty_installation_reads_as_if_all_were_well(
+    sqlite_template: Path, tmp_path: Path
+) -> None:
+    with running_on_sqlite(sqlite_template, tmp_path, "Resources: {}") as empty:
+        problems = _read_problems(empty)
+        walk = Walk(empty, ROLES["operator"])
+        pages = {address: page.text for address, page in walk.iterate()}
+        chosen = settings.load({"home": tmp_path, "database_url": str(empty.engine.url)}, {})
+        found = [each for each in doctor.check_database(chosen, utc_now()) if each.subject == "configuration"]
+    assert "Nothing" not in problems
+    assert "so that nothing can run" in problems
+    assert "No site is configured" in pages["/sites"]
+    assert "pilotage config apply FILE" in pages["/sites"]
+    assert [each.health for each in found] == [Health.WARNING]
 
 
 def test_what_is_full_as_it_should_be_is_a_note_and_no_problem(calm: Service) -> None:
