@@ -22,8 +22,8 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import leader, retries, waiting_ttl
-from agents.waiting_ttl import WaitingTtlState
+from agents import leader, relaxing, retries, waiting_ttl
+from agents.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import ownership
@@ -57,6 +57,7 @@ class LostResult:
     rescheduled: int = 0
     failed: int = 0
     unmatched: int = 0  #: failed, for they waited longer for a match than they may
+    relaxed: int = 0  #: gave something up, for they waited long
     pilots: int = 0  #: that nobody has reported on for days
     broken: tuple[str, ...] = ()  #: VOs whose work failed
 
@@ -68,7 +69,8 @@ class LostResult:
 class LostJobsState:
     """What a process remembers from cycle to cycle."""
 
-    waiting: WaitingTtlState = field(default_factory=WaitingTtlState)
+    waiting: WaitingPass = field(default_factory=WaitingPass)
+    relaxing: WaitingPass = field(default_factory=WaitingPass)
     passed: datetime | None = None  #: when all open attempts were read last; None: not yet
 
     def is_due(self, config: Configuration, vos: Collection[str], now: datetime) -> bool:
@@ -136,6 +138,8 @@ def cycle(
         )
         with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
             changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state.waiting)
+        with leadership.isolating("jobs that wait long are looked at in the next cycle"):
+            changed["relaxed"] += relaxing.relax_waiting(leadership, config, vos, up, state.relaxing)
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))
 
 

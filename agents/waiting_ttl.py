@@ -1,20 +1,17 @@
 """Part of the lost-job agent: fails jobs that wait for a match longer than their VO and they allow.
 
-Without a VO that sets `JobScheduling/WaitingTTL` it does nothing. Otherwise it goes through the waiting jobs
-by id, some thousands in a cycle, and begins again at most every half minute. A process that is killed, or a
-second one, begins at the first job: what was done is in the database, and only who holds the row of a job
-fails it.
+Without a VO that sets `JobScheduling/WaitingTTL` it does nothing. Only who holds the row of a job fails it.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
 from agents.leader import Leadership
+from agents.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher.explain import waiting_reason
@@ -26,16 +23,6 @@ from taskqueue.leases.uptime import Uptime
 #: Waiting jobs in one page, and pages in a cycle.
 _PAGE: Final = 1000
 _PAGES: Final = 5
-#: From the start of a pass through all waiting jobs to that of the next one.
-_EVERY: Final = timedelta(seconds=30)
-
-
-@dataclass(slots=True)
-class WaitingTtlState:
-    """How far the pass through the waiting jobs has come."""
-
-    after: int = 0
-    began: datetime | None = None  #: None: no pass so far
 
 
 def list_ttls(config: Configuration, vos: Collection[str]) -> Mapping[str, float]:
@@ -45,12 +32,12 @@ def list_ttls(config: Configuration, vos: Collection[str]) -> Mapping[str, float
 
 
 def fail_unmatched(
-    leadership: Leadership, config: Configuration, vos: Collection[str], up: Uptime, memory: WaitingTtlState
+    leadership: Leadership, config: Configuration, vos: Collection[str], up: Uptime, memory: WaitingPass
 ) -> int:
     """Look at the next waiting jobs, and fail those whose time is over; how many."""
     now = leadership.now
     ttls = list_ttls(config, vos)
-    if not ttls or not _is_due(memory, now):
+    if not ttls or not memory.is_due(now):
         return 0
     failed = 0
     for _ in range(_PAGES):
@@ -64,16 +51,6 @@ def fail_unmatched(
         if page.last is None:
             break
     return failed
-
-
-def _is_due(memory: WaitingTtlState, now: datetime) -> bool:
-    """Whether a pass is under way, or the next one is to begin, which is noted."""
-    if memory.after:
-        return True
-    if memory.began is not None and memory.began <= now < memory.began + _EVERY:
-        return False
-    memory.began = now
-    return True
 
 
 def _judge(

@@ -80,14 +80,16 @@ SUBMITTED_JOBS: Final = 10_000
 #: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.
 PARENTS: Final = 1_000
 DEPENDENCIES: Final = 100_000
-#: Rules of retry of one job, the values that all of them change, each of which is checked with every job, and
-#: the characters, retries, factor and seconds of delay of one of them.
-RETRY_RULES: Final = 20
-RETRY_CHANGES: Final = 40
-RETRY_RULE: Final = 300
+#: Rules of one job for its failures, and those for its waiting, each with the values that all of them change,
+#: which are checked with every job; the characters, factor and seconds of delay of one of them.
+JOB_RULES: Final = 20
+JOB_RULE_CHANGES: Final = 40
+JOB_RULE: Final = 300
+JOB_RULE_FACTOR: Final = 10
+JOB_RULE_DELAY: Final = 7 * 86_400
+#: Retries by one rule, and the fewest seconds after which a waiting job gives something up.
 RETRIES: Final = 10
-RETRY_FACTOR: Final = 10
-RETRY_DELAY: Final = 7 * 86_400
+RELAX_AFTER: Final = 60
 #: Jobs of one parametric description, which clients send in several submissions.
 PARAMETRIC_JOBS: Final = 100_000
 #: Jobs of a submission that the service processes itself; the optimizers process larger ones.

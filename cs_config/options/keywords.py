@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
-from cs_config.options import bounds, retry_rules
-from cs_config.options.retry_rules import RetryRuleError
+from cs_config.options import bounds, relax_rules, retry_rules
+from cs_config.options.job_rules import JobRuleError
 from requirements import images, tag_expression
 from requirements.cpu_levels import FEATURES
 from requirements.errors import did_you_mean, format_count
@@ -138,7 +138,15 @@ def retry(raw: object) -> tuple[str, ...]:
     """Rules of retry, as texts."""
     try:
         return retry_rules.read_rules(raw)
-    except RetryRuleError as error:
+    except JobRuleError as error:
+        raise UnfitValueError(str(error)) from None
+
+
+def relax(raw: object) -> tuple[str, ...]:
+    """Rules of relaxation, as texts in the order of their times."""
+    try:
+        return relax_rules.read_rules(raw)
+    except JobRuleError as error:
         raise UnfitValueError(str(error)) from None
 
 
@@ -257,7 +265,7 @@ def logical_names(raw: object) -> tuple[str, ...]:
 
 
 #: Readers of keywords whose value is a list.
-_LISTS = (texts, names, parents, retry, logical_names, environment)
+_LISTS = (texts, names, parents, retry, relax, logical_names, environment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,6 +359,12 @@ KEYWORDS = (
         "retry",
         retry,
         "[rules](../user/retries.md) for when it fails: `137 or memory limit: Memory x 1.5, twice`",
+    ),
+    _plain(
+        "Relax",
+        "relax",
+        relax,
+        "[rules](../user/relax.md) for when it waits long: `after 2 h: without CPUModel, Memory x 0.5`",
     ),
     _plain("Owner", "owner", FILLED_TEXT, "owner, where the token may submit for others"),
     _plain("OwnerGroup", "owner_group", FILLED_TEXT, "group of the owner, if it has several"),

@@ -19,10 +19,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic.alias_generators import to_pascal
 
 from cs_config import errors
-from cs_config.options import bounds, job_tiers, keywords, place_limits, retry_rules
+from cs_config.options import bounds, job_rules, job_tiers, keywords, place_limits, relax_rules, retry_rules
+from cs_config.options.job_rules import ChangeKind, JobRuleError, ValueChange
 from cs_config.options.job_tiers import JobTiers
 from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
+from cs_config.options.relax_rules import RELAX, RelaxRule
+from cs_config.options.retry_rules import RetryRule
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
 from requirements.specification import CONDITIONAL_DEFAULTS, DOCUMENT
@@ -138,6 +141,15 @@ class SpecificationRule(StrEnum):
 
     OFFERED = "offered"  #: those with its document or its keywords
     REQUIRED = "required"  #: all
+
+
+#: What reads the texts of rules, and one of them, by the keyword that they stand in.
+_RULES: Final[
+    Mapping[str, tuple[Callable[[object], Sequence[str]], Callable[[str], RetryRule | RelaxRule]]]
+] = {
+    "Retry": (keywords.retry, retry_rules.parse_rule),
+    RELAX: (keywords.relax, relax_rules.parse_rule),
+}
 
 
 class JobDescriptionOptions(Options):
@@ -277,31 +289,34 @@ class JobDescriptionOptions(Options):
         yield from ((spelled.get(name, name), message) for name, message in self.find_conflicts(read))
 
     def unfit_default_rules(self) -> Iterator[tuple[str, str]]:
-        """Changes in default rules of retry that no job of the VO can have: the option's name, and why.
+        """Changes in default rules of retry and relaxation that no job of the VO can have: option, and why.
 
-        What depends on a job, as whether it has a number to multiply, is decided when the job fails.
+        What depends on a job, as whether it has a number to multiply, is decided when a rule is applied.
         """
         for name, default in self.defaults.items():
-            if keywords.find_keyword(name) == keywords.BY_NAME["Retry"]:
-                yield from ((name, message) for message in self._find_unfit_changes(keywords.retry(default)))
+            keyword = keywords.find_keyword(name)
+            if keyword and keyword.name in _RULES:
+                read, parse = _RULES[keyword.name]
+                rules = [(text, parse(text).values) for text in read(default)]
+                yield from ((name, message) for message in self._find_unfit_changes(rules))
 
-    def _find_unfit_changes(self, rules: Iterable[str]) -> Iterator[str]:
-        own = (*self.extra, *self.declared, retry_rules.MEMORY, "Requirements", "Rank")
-        for rule in map(retry_rules.parse_rule, rules):
-            for change in rule.values:
+    def _find_unfit_changes(self, rules: Iterable[tuple[str, Sequence[ValueChange]]]) -> Iterator[str]:
+        own = (*self.extra, *self.declared, job_rules.MEMORY, "Requirements", "Rank")
+        for text, values in rules:
+            for change in values:
                 keyword = keywords.find_keyword(change.name)
                 if why := keywords.KEPT.get(fold(change.name)):
-                    yield f"{rule.text!r}: {change.name} is not changed: {why}"
+                    yield f"{text!r}: {change.name} is not changed: {why}"
                 elif keyword is None and fold(change.name) not in map(fold, own):
                     meant = keywords.find_alike(change.name, own)
                     hint = f"did you mean {meant}?" if meant else "declare it under Operations/JobDescription"
-                    yield f"{rule.text!r}: {change.name} is no keyword, and is not declared, {hint}"
-                elif keyword is not None and change.factor is None:
+                    yield f"{text!r}: {change.name} is no keyword, and is not declared, {hint}"
+                elif keyword is not None and change.kind is ChangeKind.SET:
                     try:
                         messages = tuple(self.out_of_bounds(keyword, keyword.read(change.value)))
                     except UnfitValueError as unfit:
                         messages = (str(unfit),)
-                    yield from (f"{rule.text!r}: {change.name}: {message}" for message in messages)
+                    yield from (f"{text!r}: {change.name}: {message}" for message in messages)
 
     @cached_property
     def default_values(self) -> Mapping[str, object]:
@@ -330,6 +345,16 @@ class JobDescriptionOptions(Options):
         """The default values that a stored description gets, by keyword."""
         is_specified = not self._names_of_specification.isdisjoint(body)
         return {name: value for name, (value, _) in self._find_defaults(is_specified=is_specified).items()}
+
+    def list_relax_rules(self, body: Mapping[str, object]) -> Sequence[RelaxRule]:
+        """The rules of relaxation that a stored description states, else those of its VO, by their times.
+
+        Those that an older version stored and nobody can read any more are none.
+        """
+        stated = body.get(RELAX, self.list_defaults(body).get(RELAX, ()))
+        with suppress(JobRuleError):
+            return relax_rules.parse_rules(relax_rules.read_rules(stated))
+        return ()
 
     def list_defaults_json(self, text: str) -> Mapping[str, str]:
         """The same for a stored description in JSON, each as JSON with its name.

@@ -192,10 +192,18 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         Amount(
             who="job",
             what="retries by its rules",
-            most=f"{bounds.RETRIES} by each of {bounds.RETRY_RULES} rules, which change "
-            f"{bounds.RETRY_CHANGES} values and are checked at submission",
+            most=f"{bounds.RETRIES} by each of {bounds.JOB_RULES} rules, which change "
+            f"{bounds.JOB_RULE_CHANGES} values and are checked at submission",
             counted_by="cs_config.options.retry_rules.count_uses",
             test=f"{_ROUTES}test_retries.py::test_each_retry_has_more_memory_until_none_is_left",
+        ),
+        Amount(
+            who="job",
+            what="steps in which it asks for less",
+            most=f"one by each of {bounds.JOB_RULES} rules, which change {bounds.JOB_RULE_CHANGES} values",
+            counted_by="cs_config.options.job_rules.check_numbers",
+            test="tests/unit/cs_config/options/test_relax_rules.py"
+            "::test_what_is_no_rule_of_relaxation_is_refused",
         ),
         Amount(
             who="expression at a queue",

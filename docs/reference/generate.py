@@ -71,6 +71,7 @@ _KINDS: Final[Mapping[Callable[[object], object], str]] = {
     keywords.texts: "list of texts",
     keywords.names: f"list of up to {bounds.LISTED} names",
     keywords.retry: "rules",
+    keywords.relax: "rules",
     keywords.parents: f"list of up to {bounds.PARENTS:,} ids and names",
     keywords.after_policy: ", ".join(f"`{each}`" for each in AfterPolicy),
     keywords.WHOLE_NUMBER: "whole number",

@@ -17,12 +17,20 @@ from sqlalchemy import Connection
 from cs_config.options import job_tiers
 from cs_config.options.operations import options_for
 from cs_config.options.place_limits import ALL_SITES, RunningLimit
+from cs_config.options.relax_rules import RELAX
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
 from matcher.conditions import COLUMNS
-from matcher.explain import kept_for_floors, pilot_supply, queue_set, unseen_hardware, waiting_reason
+from matcher.explain import (
+    kept_for_floors,
+    pilot_supply,
+    queue_set,
+    start_forecast,
+    unseen_hardware,
+    waiting_reason,
+)
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import running_limits, throttle_standings, throttles, time_left
@@ -39,7 +47,7 @@ from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
 from requirements.values import fold
-from taskqueue.jobs import dependencies, waiting_ttl, withheld
+from taskqueue.jobs import dependencies, descriptions, placeholders, waiting_ttl, withheld
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
@@ -645,6 +653,26 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
     yield f"fails at {at} if nothing fits until then (WaitingTTL, {ttl:g} s)"
 
 
+def _relaxing(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    """What a waiting job gives up if nothing matches it until then, by rules of its own or of its VO."""
+    job, now = situation.job, situation.now
+    if job is None or job.task_queue_id is None or job.status is not JobStatus.WAITING:
+        return
+    stored = descriptions.read_stored(conn, [job.job_id])[job.job_id]
+    body = placeholders.fill_placeholders(stored.body, stored.parameters)
+    rules = options_for(situation.config, job.vo).job_description.list_relax_rules(body)
+    if not rules:
+        return
+    times = waiting_ttl.measure(conn, {job.job_id: job.task_queue_id}, uptime.read(conn), now=now)
+    waited = times[job.job_id].seconds
+    whose = "Relax" if RELAX in body else f"Relax of {job.vo}, as far as it asks for it"
+    if due := [rule.changes for rule in rules if rule.after <= waited]:
+        yield f"asks for less at once, if a queue could run it then: {', '.join(due)} ({whose})"
+    if later := [rule for rule in rules if rule.after > waited]:
+        left = start_forecast.format_seconds(later[0].after - waited)
+        yield f"in {left}, if nothing fits until then, it asks for less: {later[0].changes} ({whose})"
+
+
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
     *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
@@ -661,5 +689,5 @@ BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
         _pilot_supply,
         _pilots,
     ),
-    *(_type_order, _queue_position, _waiting_ttl),
+    *(_type_order, _queue_position, _relaxing, _waiting_ttl),
 )

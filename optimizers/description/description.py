@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any, Final
 
-from cs_config.options import keywords
+from cs_config.options import keywords, relax_rules
 from cs_config.options.keywords import Keyword, UnfitValueError, format_seen
 from cs_config.options.options import SpecificationRule, VoOptions
 from optimizers.description import document as documents
+from optimizers.description import relax_changes, retry_changes
 from optimizers.description.document import Document, DocumentReader
-from optimizers.description.retry_changes import find_unfit_rules
 from requirements import specification
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes
@@ -111,6 +111,7 @@ class JobDescription:
     after: tuple[str, ...] = ()  #: ids of jobs that it waits for, and names of jobs of its submission
     after_policy: str = "done"
     retry: tuple[str, ...] = ()  #: rules for when it fails
+    relax: tuple[str, ...] = ()  #: rules for when it waits long
     owner: str = ""  #: empty: the submitter
     owner_group: str = ""  #: empty: the submitter's
     vo: str = ""  #: empty: the submitter's
@@ -164,6 +165,11 @@ class JobDescription:
     unused_priority: float | None = None  #: a stated one, where the VO does not use them
     #: The fields that were stated; the others have a default. None: all that differ from our own defaults.
     stated: frozenset[str] | None = field(default=None, compare=False)
+
+    @property
+    def relax_after(self) -> int | None:
+        """Seconds until the first of its own rules of relaxation; 0: no rules, None: those of its VO."""
+        return relax_rules.find_first(self.relax) if self.states("relax") else None
 
     def states(self, attribute: str) -> bool:
         """Whether the description itself states a keyword."""
@@ -450,10 +456,15 @@ class _Reader:
         self.problem(name, message, did_you_mean(name, names) if len(self.problems) < MOST_HINTS else None)
 
     def check_rules(self, description: JobDescription) -> None:
-        """Add the problems of rules of retry that cannot be applied to an otherwise valid description."""
-        if description.retry and description.states("retry") and not (self.is_accepted or self.problems):
-            rules = description.retry
-            self.problems += find_unfit_rules(stored_body(description), rules, self.operations)
+        """Add the problems of rules that cannot be applied to an otherwise valid description."""
+        if self.is_accepted or self.problems:
+            return
+        for attribute, texts, find in (
+            ("retry", description.retry, retry_changes.find_unfit_rules),
+            ("relax", description.relax, relax_changes.find_unfit_rules),
+        ):
+            if texts and description.states(attribute):
+                self.problems += find(stored_body(description), texts, self.operations)
 
     def expressions(self, own: Own) -> dict[str, object]:
         """Return Requirements and Rank, unless they are invalid."""

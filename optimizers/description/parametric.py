@@ -478,7 +478,7 @@ def expand_description(
             members,
             key=lambda each: (
                 *(archives[id(each.description)], each.description.rank),
-                each.description.waiting_ttl,
+                *(each.description.waiting_ttl, each.description.relax_after),
             ),
         )
     ]

@@ -11,9 +11,11 @@ from operator import itemgetter
 
 from cs_config.classes.queue_classes import largest_sizes
 from cs_config.options import bounds
+from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import chain
 from optimizers.chain.chain import Done, Failed, Hold, JobContext, make_context
+from optimizers.description import description as descriptions
 from optimizers.description import jdl, parametric
 from optimizers.description.description import JobDescription
 from optimizers.description.parametric import SharedDescription, SplitDescription, Volume
@@ -25,6 +27,7 @@ from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
 from requirements.requirement_class import RequirementClass
 from requirements.values import Unevaluated
+from taskqueue.jobs.jobs import Job
 
 #: One description: its text, or an object from a JSON body.
 Source = str | Mapping[str, object]
@@ -265,6 +268,10 @@ class DryRun:
     trouble: str | None  #: why it would be held or failed; None: it would wait for a pilot
 
 
+#: Whether a queue of the configuration is eligible for a job.
+HasQueue = Callable[[Configuration, DryRun], bool]
+
+
 def dry_run_source(config: Configuration, submitter: Submitter, source: Source, *, now: datetime) -> DryRun:
     """Run the optimizers for the first job of a description; InvalidJob: the submission would refuse it."""
     submitted = check_sources(config, submitter, [source], sandbox=_ARCHIVE)[0].submitted
@@ -288,6 +295,15 @@ def dry_run_description(
         requirement_class=asked or derive_requirement_class(candidate, context),
         trouble=_failure_message(outcome) if isinstance(outcome, Hold | Failed) else None,
     )
+
+
+def has_queue_left(
+    config: Configuration, job: Job, body: Mapping[str, object], has_queue: HasQueue, *, now: datetime
+) -> bool:
+    """Whether a queue could run a job if this, without placeholders, were its description."""
+    whose = Ownership(vo=job.vo, owner=job.owner, owner_group=job.owner_group)
+    read = descriptions.parse_description(body, options_for(config, job.vo), is_accepted=True)
+    return has_queue(config, dry_run_description(config, whose, read, now=now))
 
 
 def _failure_message(outcome: Hold | Failed) -> str:

@@ -137,4 +137,5 @@ def _describe(job: Job, stored: StoredDescription, changed: ChangedBody, checked
         sandbox=stored.sandbox,
         rank=None if description.rank is None else description.rank.text,
         waiting_ttl=description.waiting_ttl or None,
+        relax_after=description.relax_after,
     )

@@ -1,20 +1,20 @@
 """What the rules of retry make of a job that failed: its next description, checked as an edit is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from cs_config.options import retry_rules
+from cs_config.options.job_rules import JobRuleError
 from cs_config.options.operations import options_for
-from cs_config.options.retry_rules import RetryRule, RetryRuleError
+from cs_config.options.retry_rules import RetryRule
 from cs_config.tree.configuration import Configuration
-from optimizers.description import description, retry_changes
+from optimizers.description import retry_changes
 from optimizers.description.retry_changes import FailedRun
 from optimizers.submit import checking
-from optimizers.submit.checking import DryRun
+from optimizers.submit.checking import HasQueue
 from optimizers.submit.editing import EditPlan
-from optimizers.submit.submitter import Ownership
 from requirements.errors import InvalidJob, PilotageError, Problem
 from taskqueue.jobs import placeholders
 from taskqueue.leases.retries import NewDescription, NoRetry, Retry, RetryDecision, RetryQuestion
@@ -23,8 +23,6 @@ from taskqueue.leases.retries import NewDescription, NoRetry, Retry, RetryDecisi
 RETRY: Final = "Retry"
 #: Characters of why a job does not run again.
 _LONGEST: Final = 1_000
-#: Whether a queue of the configuration is eligible for a job.
-HasQueue = Callable[[Configuration, DryRun], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class RetryPlanner:
         body = question.stored.body
         try:
             texts = retry_rules.read_rules(body.get(RETRY, options.list_defaults(body).get(RETRY, ())))
-        except RetryRuleError:
+        except JobRuleError:
             return []
         return [retry_rules.parse_rule(each) for each in texts]
 
@@ -78,14 +76,7 @@ class RetryPlanner:
             return None, ""
         [edited], [new] = plan.edited, plan.new
         body = placeholders.fill_placeholders(new.body, stored.parameters)
-        self._require_queue(question, body, edited.note)
-        return NewDescription(job=edited, description=new), edited.note
-
-    def _require_queue(self, question: RetryQuestion, body: Mapping[str, object], note: str) -> None:
-        job = question.job
-        whose = Ownership(vo=job.vo, owner=job.owner, owner_group=job.owner_group)
-        read = description.parse_description(body, options_for(self.config, job.vo), is_accepted=True)
-        foreseen = checking.dry_run_description(self.config, whose, read, now=self.now)
-        if not self.has_queue(self.config, foreseen):
-            message = f"no queue of {job.vo} could run the job with {note}"
+        if not checking.has_queue_left(self.config, job, body, self.has_queue, now=self.now):
+            message = f"no queue of {job.vo} could run the job with {edited.note}"
             raise InvalidJob([Problem(path=RETRY, message=message)])
+        return NewDescription(job=edited, description=new), edited.note

@@ -272,6 +272,7 @@ def _description(checked: CheckedJobs, shared: DescriptionTemplate | None) -> De
         sandbox=submitted.sandbox,
         rank=None if first.rank is None else first.rank.text,
         waiting_ttl=first.waiting_ttl or None,
+        relax_after=first.relax_after,
     )
 
 

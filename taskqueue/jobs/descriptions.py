@@ -24,7 +24,7 @@ from taskqueue.jobs.placeholders import Parameters, fill_job_id, fill_placeholde
 from taskqueue.schema.tables import descriptions, job_parameters, jobs
 
 STORE_DESCRIPTIONS = sql.bulk_insert(
-    descriptions, "description_id", "source", "body", "sandbox", "rank", "waiting_ttl"
+    descriptions, "description_id", "source", "body", "sandbox", "rank", "waiting_ttl", "relax_after"
 )
 
 #: Read once for all jobs that share a description.
@@ -53,6 +53,8 @@ class Description:
     sandbox: str | None = None  #: blob of the input sandbox
     rank: str | None = None  #: expression over queues, written only; with the own values of the first job
     waiting_ttl: int | None = None  #: seconds, written only; None: that of the VO
+    #: Seconds until the first of its own rules of relaxation, written only; 0: no rules; None: the VO's.
+    relax_after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,7 @@ def store_descriptions(conn: Connection, new: Sequence[Description]) -> Sequence
         "sandbox": [each.sandbox for each in new],
         "rank": [each.rank for each in new],
         "waiting_ttl": [each.waiting_ttl for each in new],
+        "relax_after": [each.relax_after for each in new],
     }
     STORE_DESCRIPTIONS.execute(conn, columns)
     return ids

@@ -55,13 +55,15 @@ def edit_jobs(
     edited: Sequence[EditedJob],
     new: Sequence[Description],
     *,
+    minor: str = EDITED,
     source: str,
     now: datetime,
 ) -> list[int]:
     """Give those of the jobs that no pilot has their new descriptions; their ids: notify the optimizers.
 
-    A waiting job leaves its task queue in this transaction, so that a claim gets the old description or the
-    new one. One that is kept from pilots stays so.
+    `minor` says in their logs who has edited them: a user, or a rule. A waiting job leaves its task queue in
+    this transaction, so that a claim gets the old description or the new one. One that is kept from pilots
+    stays so.
     """
     by_id = {each.job_id: each for each in edited}
     transitions.lock_jobs(conn, by_id)
@@ -74,13 +76,13 @@ def edit_jobs(
     replace_descriptions(conn, [by_id[job_id] for job_id in sorted(status)], new)
     notes = {job_id: by_id[job_id].note for job_id in status}
     kept = withheld.find_reasons(conn, status)
-    transitions.log_note(conn, kept, minor=EDITED, application=notes, source=source, now=now)
+    transitions.log_note(conn, kept, minor=minor, application=notes, source=source, now=now)
     free = sorted(status.keys() - kept.keys())
     moved = transitions.move_jobs(
         conn,
         free,
         JobStatus.CHECKING,
-        minor=EDITED,
+        minor=minor,
         application=_keep(notes, free),
         source=source,
         now=now,

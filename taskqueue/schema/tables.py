@@ -79,6 +79,9 @@ descriptions = _table(
     Column("sandbox", String(64)),  # blob of the input sandbox
     Column("rank", Text),  # expression that orders queues, for directors; NULL: all are equal
     Column("waiting_ttl", BigInteger),  # seconds that its jobs may wait for a match; NULL: as the VO has it
+    # Seconds until its jobs give something up by rules of their own; 0: they have none; NULL: rules of the VO
+    Column("relax_after", BigInteger),
+    _index_where("relax_after > 0", "ix_descriptions_relax_after", "description_id"),
     sqlite_autoincrement=True,
 )
 

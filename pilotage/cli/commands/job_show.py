@@ -310,6 +310,11 @@ _RETRIES: Mapping[str, Column] = {
     "Retried by a rule": "note",
 }
 
+_RELAXATIONS: Mapping[str, Column] = {
+    "Given up": lambda entry: output.local_time(entry["at"]),
+    "By a rule, for it waited long": "note",
+}
+
 
 def render_job(job: Entry) -> RenderableType:
     """A table of the response of `GET /jobs/{id}`."""
@@ -317,6 +322,7 @@ def render_job(job: Entry) -> RenderableType:
         "start",
         "after",
         "retries",
+        "relaxations",
         "attempt",
         "description",
         "job_id",
@@ -338,6 +344,8 @@ def render_job(job: Entry) -> RenderableType:
         shown.insert(0, output.table(("#After job", "Status"), rows))
     if job.get("retries"):
         shown.insert(0, output.list_table(_RETRIES, job["retries"]))
+    if job.get("relaxations"):
+        shown.insert(0, output.list_table(_RELAXATIONS, job["relaxations"]))
     description = output.table(("Description", ""), (job.get("description") or {}).items())
     local = list(_local_jobs(job)) if job.get("local_jobs") else []
     about = output.facts(facts, title=f"Job {job['job_id']}")

@@ -225,6 +225,15 @@ class RetryAnswer(AnswerModel):
     )
 
 
+class RelaxationAnswer(AnswerModel):
+    """What a job that waited long gave up by its rules."""
+
+    at: datetime
+    note: str = Field(
+        validation_alias="application_status", description="The time of the rule, and what is changed."
+    )
+
+
 class JobDetails(JobAnswer):
     """A job with its description."""
 
@@ -234,6 +243,9 @@ class JobDetails(JobAnswer):
     waited: dict[str, float] = Field(description="Seconds waited by cause, the longest first.")
     after: list[ParentAnswer] = Field(description="Jobs that it waits for, or waited for.")
     retries: list[RetryAnswer] = Field(description="Each time that a rule let it run again, in order.")
+    relaxations: list[RelaxationAnswer] = Field(
+        description="Each time that it gave something up by a rule, for it waited long, in order."
+    )
 
 
 class JobPage(BaseModel):

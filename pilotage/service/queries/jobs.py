@@ -58,6 +58,7 @@ from taskqueue.jobs.dependencies import Parent
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
+from taskqueue.jobs.relaxing import RELAXED
 from taskqueue.jobs.search import JobSelector
 from taskqueue.leases import attempts
 from taskqueue.leases.retries import RETRIED
@@ -301,6 +302,11 @@ class JobStory:
     def retries(self) -> Sequence[LogEntry]:
         """The times that a rule let it run again."""
         return [each for each in self.log if each.minor_status == RETRIED]
+
+    @property
+    def relaxations(self) -> Sequence[LogEntry]:
+        """The times that it gave something up by a rule, for it waited long."""
+        return [each for each in self.log if each.minor_status == RELAXED]
 
 
 def read(conn: Connection, config: Configuration, caller: Caller, job_id: int, *, now: datetime) -> JobStory:

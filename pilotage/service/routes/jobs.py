@@ -52,6 +52,7 @@ from pilotage.service.models.jobs import (
     LogQuery,
     ParentAnswer,
     RefusedJob,
+    RelaxationAnswer,
     RetryAnswer,
     Submission,
     SubmittedJobs,
@@ -180,6 +181,7 @@ def show(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> JobDetails:
         waited=dict(story.waited),
         after=[ParentAnswer.model_validate(each) for each in story.parents],
         retries=[RetryAnswer.model_validate(each) for each in story.retries],
+        relaxations=[RelaxationAnswer.model_validate(each) for each in story.relaxations],
     )
 
 

@@ -262,6 +262,10 @@ def test_the_default_of_a_keyword_with_several_values_may_be_a_list(declared: st
             "Retry: {default: '65: Priority = 99'}",
             "JobDescription/Retry/default: '65: Priority = 99': Priority: 99 is too large, allowed",
         ),
+        (
+            "Relax: {default: 'after 2 h: without Platfrom'}",
+            "JobDescription/Relax/default: 'after 2 h: without Platfrom': Platfrom is no keyword",
+        ),
         ("WholeNode: {default: perhaps}", 'JobDescription/WholeNode/default: "perhaps", allowed is true'),
         (
             "Priority: {default: 99}",

@@ -3,7 +3,8 @@
 import pytest
 
 from cs_config.options import bounds, retry_rules
-from cs_config.options.retry_rules import Ending, RetryRuleError, ValueChange, parse_rule
+from cs_config.options.job_rules import ChangeKind, JobRuleError, ValueChange
+from cs_config.options.retry_rules import Ending, parse_rule
 from pilotage.fabric.pilot.payload import monitor, payload
 
 KILLED = Ending(reason="Application Finished With Errors", exit_code=137)
@@ -32,7 +33,10 @@ def test_rules_are_a_text_a_list_or_a_record(raw: object):
 def test_a_rule_has_ends_changes_a_delay_and_a_number_of_times():
     rule = parse_rule("64-78, Pilot Lost: CPUTime × 2, Tags = 'big', after 3 min, another site, 4 times")
     assert (rule.codes, rule.reasons, rule.times) == (((64, 78),), ("pilot lost",), 4)
-    assert rule.values == (ValueChange(name="CPUTime", factor=2.0), ValueChange(name="Tags", value="big"))
+    assert rule.values == (
+        ValueChange(name="CPUTime", kind=ChangeKind.SCALE, value=2.0),
+        ValueChange(name="Tags", kind=ChangeKind.SET, value="big"),
+    )
     assert (rule.delay, rule.is_elsewhere) == (180, True)
 
 
@@ -74,10 +78,10 @@ def test_reasons_are_those_that_pilots_report():
         ("1: after 1000 h", "allowed are 168 h"),
         ("1: 11 times", "allowed are 10"),
         ("1: Memory = ", "is no change"),
-        ("1: " + "a" * bounds.RETRY_RULE, "characters, allowed are"),
+        ("1: " + "a" * bounds.JOB_RULE, "characters, allowed are"),
         (";".join(f"{code}: once" for code in range(21)), "21 rules are too many"),
     ],
 )
 def test_what_is_no_rule_is_refused_with_what_is_allowed(text: object, problem: str):
-    with pytest.raises(RetryRuleError, match=problem):
+    with pytest.raises(JobRuleError, match=problem):
         retry_rules.read_rules(text)

@@ -25,8 +25,9 @@ Operations: {Defaults: {JobDescription: {Architecture: {default: x86_64}, WallTi
 ANN = Submitter(subject="user:ann", vo="cms", owner="ann", owner_group="cms_user")
 SANDBOX = f"sha256:{'0' * 64}"
 
-#: Commas stand within rules of retry, which have a test of their own.
-LISTS = [each for each in keywords.KEYWORDS if each.is_list and each.read is not keywords.retry]
+#: Commas stand within rules, which have a test of their own.
+RULES = (keywords.retry, keywords.relax)
+LISTS = [each for each in keywords.KEYWORDS if each.is_list and each.read not in RULES]
 #: Members of a list by the reader of its keyword, and one with a comma in it; names have none.
 MEMBERS = {
     keywords.texts: ("a", "b", "c,d"),

@@ -6,15 +6,18 @@ import json
 import re
 import tarfile
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from agents import lost_jobs
+from cs_config.versions import store
 from pilotage.service.pages import jobs as pages_jobs
 from taskqueue.db import database
+from taskqueue.jobs import jobs
 from tests.support.factories import archives, stored_rows
 from tests.support.servers.chromium import SignedIn, picture
 from tests.support.service import Service
@@ -83,6 +86,27 @@ def test_each_retry_by_a_rule_stands_on_the_page(service: Service, signed_in: Si
     expect(lines.first).to_contain_text("exit code 137; MinRAM 1000 → 1500; retry 1 of 2")
     expect(lines.last).to_contain_text("MinRAM 1500 → 2250; retry 2 of 2")
     picture(page, "jobs/retries")
+
+
+def test_what_a_job_that_waited_long_gave_up_stands_on_the_page(
+    service: Service, signed_in: SignedIn
+) -> None:
+    rules = ["after 2 h: Memory x 0.5", "after 3 h: without Memory"]
+    [job_id] = _submit(service, {"Requirements": {"Memory": 16_000}, "Relax": rules})
+    with database.reading(service.engine) as conn:
+        config = store.load_version(conn)
+        submitted_at = jobs.get_job(conn, job_id).submitted_at
+    later = submitted_at + timedelta(hours=2.5)
+    stored_rows.service_up(service.engine, submitted_at, later, process="another")
+    result = lost_jobs.cycle(service.engine, config, now=later, holder="test")
+    assert result is not None
+    assert result.relaxed == 1
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}")
+    lines = page.get_by_role("region", name="Given up by rules").get_by_role("listitem")
+    expect(lines).to_have_count(1)
+    expect(lines).to_contain_text("after 2 h: Memory 16000 → 8000")
+    picture(page, "jobs/relaxed")
 
 
 def test_each_role_sees_its_jobs_and_no_others(service: Service, signed_in: SignedIn) -> None:

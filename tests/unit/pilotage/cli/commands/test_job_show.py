@@ -79,6 +79,15 @@ def test_each_retry_by_a_rule_has_a_line():
     assert "MinRAM 1000 → 1500; retry 1 of 2" in text
 
 
+def test_each_thing_that_a_job_gave_up_has_a_line():
+    relaxed = {"at": "2026-03-28T12:00:00Z", "note": "after 2 h: MinRAM 4000 → 2000"}
+    text = " ".join(
+        told(job_show.render_job({"job_id": 7, "attempt": None, "relaxations": [relaxed]})).split()
+    )
+    assert "By a rule, for it waited long" in text
+    assert "after 2 h: MinRAM 4000 → 2000" in text
+
+
 def test_long_expressions_are_cut_so_that_a_table_stays_readable():
     long = "other.A == 1 || " * 1_000 + "other.Z == 2"
     reason = {"requirement": "Requirements", "wanted": long, "excluded": 3, "only_this": 3, "example": None}
