@@ -71,6 +71,8 @@ _PATTERNS: Final = {"j": "%j", "A": "%j", "a": "%s", "t": "0", "n": "0", "s": "b
 
 def _read_time(text: str) -> int:
     """Seconds of minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S."""
+    if text == "0":
+        raise ValueError("is no limit: the job gets what the queue allows")
     found = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
     if found is None:
         raise ValueError("is no time")
@@ -170,6 +172,10 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
     }
     found = dict(apply_rules(RULES, stated, left_out))
     found.pop("_nodes", None)
+    if found.get("MinRAM") == 0:
+        note_left_out(left_out, f"mem = {stated['mem']}", "is the memory of a node: WholeNode asks for one")
+        del found["MinRAM"]
+        found["WholeNode"] = True
     file = PurePosixPath(name).name
     cores = processors["ntasks"] * processors["cpus-per-task"]
     if processors["ntasks"] > 1:

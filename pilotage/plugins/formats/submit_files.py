@@ -6,9 +6,11 @@ Source: the manual of HTCondor 24, `condor_submit`, "Submitting a job" and "Subm
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from cs_config.options import bounds
 from pilotage.plugins.formats.job_import import (
     IMPLIED,
     ImportedJobs,
@@ -37,6 +39,13 @@ _ITEMS: Final = re.compile(
 )
 _MACRO: Final = re.compile(r"\$\((?P<name>[A-Za-z_][\w.]*)(?::(?P<default>[^()]*))?\)")
 _PLACEHOLDER: Final = re.compile(r"%\((\w+)\)s")
+#: Functions of the value of a macro: parts of a file's name, and a number in a format.
+_FUNCTION: Final = re.compile(
+    r"\$(?:F(?P<parts>[pdnxq]*)|INT)\((?P<name>\w+)(?:,\s*%0?(?P<width>\d{0,2})d)?\)"
+)
+_SLICE: Final = re.compile(
+    r"\s*\[\s*(-?\d{0,9})\s*(:?)\s*(-?\d{0,9})\s*(:?)\s*(\d{0,9})\s*\]\s*(.*)", re.DOTALL
+)
 #: The parameter whose values are the words of each job's arguments.
 _WORDS: Final = "ArgumentWords"
 #: Characters of a value, macros within macros, and macros that are filled for one file, at most.
@@ -46,6 +55,7 @@ _MOST_FILLED: Final = 100_000
 _PROCESS: Final = "Process"
 #: Macros that differ between the jobs of a file, by what they are called in ours.
 _OF_JOBS: Final = {"process": _PROCESS, "procid": _PROCESS, "step": "Step", "row": "Row", "itemindex": "Row"}
+_NAMES_OF_NUMBERS: Final = {name: meant.lower() for name, meant in _OF_JOBS.items()}
 
 
 def _read_words(text: str) -> list[str]:
@@ -137,6 +147,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "transfer_output_remaps": leave_out("`pilotage job output -d` chooses the directory"),
     "hold": leave_out("`pilotage job hold` after the submission"),
 }
+#: The executable of each job, where its directories are left out.
+_PROGRAM: Final = Rule("Executable", _read_file)
 #: Read together with others.
 _TOGETHER: Final = ("executable", "transfer_executable", "transfer_input_files", "initialdir")
 
@@ -175,6 +187,7 @@ class _Reader:
         check_jobs(self.jobs + len(rows), where)
         for number, row in enumerate(rows, self.jobs):
             row[_PROCESS] = str(number)
+            row |= {name: _fill_numbers(value, row) for name, value in row.items()}
             for name, value in row.items():
                 check_literal(value, name, where, has_parameters=False)
         if not rows:
@@ -187,15 +200,18 @@ class _Reader:
         elif _varies_in_words(stated.get("arguments", ""), rows):
             words = [_read_words(_fill(stated["arguments"], row)) for row in rows]
             stated["arguments"] = f"%({_WORDS})s"
+        varied = {} if len(rows) == 1 else self.read_varied(stated, rows)
         description = self.describe(stated, where)
-        self.descriptions.append(_add_parameters(description, rows, words, first=self.jobs))
+        description |= {name: _name_parameter(name, values) for name, values in varied.items()}
+        added = _add_parameters(description, rows, words, varied, first=self.jobs)
+        self.descriptions.append(added)
         self.jobs += len(rows)
 
     def list_rows(self, statement: str, where: str) -> list[dict[str, str]]:
         """The values of each job of a queue statement."""
         expanded = self.expand(statement, plain=True)
         found = _ITEMS.fullmatch(expanded)
-        if found is None or "[" in (found["rest"] or "")[:1]:
+        if found is None:
             raise refuse(where, f"queue{expanded:.80} is not understood")
         copies = int(found["copies"] or 1)
         names = re.findall(r"\w+", found["names"] or "")
@@ -206,7 +222,10 @@ class _Reader:
             self.of_rows = {}
             return [{"Step": str(step), "Row": "0"} for step in range(copies)]
         names = names or ["Item"]
-        items = list(self.list_items(found["kind"].lower(), found["rest"], where))
+        part, rest = _read_slice(found["rest"])
+        if rest.lstrip().startswith("["):
+            raise refuse(where, f"queue{expanded:.80} is not understood")
+        items = list(self.list_items(found["kind"].lower(), rest, where))[part]
         check_jobs(copies * len(items), where)
         self.of_rows = {each.lower(): each for each in names}
         return [
@@ -223,14 +242,7 @@ class _Reader:
         rest = rest.strip()
         inside = rest[1:-1] if rest.startswith("(") and rest.endswith(")") else None
         if kind == "matching":
-            patterns = (inside if inside is not None else rest).replace(",", " ").split()
-            patterns = [each for each in patterns if each.lower() not in ("files", "dirs", "any")]
-            for pattern in patterns:
-                if pattern.startswith("/"):
-                    raise refuse(where, f"{pattern}: only patterns beside the submit file are read")
-                yield from sorted(
-                    str(file.relative_to(self.directory)) for file in self.directory.glob(pattern)
-                )
+            yield from self.list_matching(rest, where)
         elif kind == "in":
             yield from (inside if inside is not None else rest).replace(",", " ").split()
         else:
@@ -240,6 +252,22 @@ class _Reader:
                 inside = self.read_items(self.directory / rest, where)
             lines = (each.strip() for each in inside.splitlines())
             yield from (each for each in lines if each and not each.startswith("#"))
+
+    def list_matching(self, rest: str, where: str) -> Iterator[str]:
+        """The files, or directories, beside the submit file that patterns match."""
+        kind, _, patterns = rest.partition(" ")
+        kind = kind.lower()
+        if kind not in ("files", "dirs", "any"):
+            kind, patterns = "files", rest
+        for pattern in patterns.strip().removeprefix("(").removesuffix(")").replace(",", " ").split():
+            if pattern.startswith("/"):
+                raise refuse(where, f"{pattern}: only patterns beside the submit file are read")
+            found = islice(self.directory.glob(pattern), bounds.PARAMETRIC_JOBS + 1)
+            yield from sorted(
+                str(file.relative_to(self.directory))
+                for file in found
+                if kind == "any" or file.is_dir() == (kind == "dirs")
+            )
 
     def read_items(self, file: Path, where: str) -> str:
         try:
@@ -264,11 +292,36 @@ class _Reader:
             if is_read:
                 check_literal(self.expand(text, plain=True), name, where, has_parameters=has_parameters)
             value = self.expand(text)
-            if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", value):
+            known = _FUNCTION.sub("", value) if has_parameters or "$INT" not in value else value
+            if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", known):
                 note_left_out(self.left_out, f"{name} = {text}", f"{found[0]} is not known here")
             else:
                 stated[name] = value
         return stated
+
+    def read_varied(
+        self, stated: dict[str, str], rows: Sequence[Mapping[str, str]]
+    ) -> dict[str, list[object]]:
+        """Keywords, taken from `stated`, whose values cannot be read before those of the jobs are filled in.
+
+        As numbers, and names of files. What of one job is no value is left out for all.
+        """
+        varied: dict[str, list[object]] = {}
+        for name, text in [*stated.items()]:
+            rule = _PROGRAM if name == "executable" else RULES.get(name, IMPLIED)
+            if not rule.attribute or name == "arguments" or not (_PLACEHOLDER.search(text) or "$" in text):
+                continue
+            filled = [_fill(text, row) for row in rows]
+            try:
+                values = [rule.read(each) for each in filled]
+                if values == [_fill_all(_read_or_none(rule, text), row) for row in rows]:
+                    continue
+                varied[rule.attribute] = values
+            except ValueError as error:
+                note_left_out(self.left_out, f"{name} = {self.macros.get(name, ('', text))[1]}", str(error))
+            if name != "executable":
+                del stated[name]
+        return varied
 
     def describe(self, stated: dict[str, str], where: str) -> dict[str, object]:
         """The description that keywords make."""
@@ -316,6 +369,8 @@ class _Reader:
             self.filled += 1
             if self.filled > _MOST_FILLED:
                 raise refuse(self.name, f"more than {_MOST_FILLED:,} macros are to be filled")
+            if plain and name in _OF_JOBS:
+                return found[0]
             if not plain:
                 if of_rows := (self.of_rows | _OF_JOBS).get(name):
                     return f"%({of_rows})s"
@@ -359,7 +414,8 @@ def _read_block(statement: str, lines: Iterator[tuple[int, str]], where: str) ->
         return statement
     for _, line in lines:
         statement += f"\n{line}"
-        if line.strip().endswith(")"):
+        # An item may end with a parenthesis of its own.
+        if line.strip().startswith(")") or (line.strip().endswith(")") and "(" not in line):
             return statement
     raise refuse(where, "the list of the queue statement has no )")
 
@@ -368,12 +424,15 @@ def _split_item(item: str, number: int) -> list[str]:
     """The values of an item for so many names; the last one gets the rest."""
     if number == 1:  # zero would mean no limit
         return [item]
-    parts = [each.strip() for each in re.split(r"\s*,\s*|\s+", item, maxsplit=number - 1)]
+    separator = "\x1f" if "\x1f" in item else r"\s*,\s*|\s+"
+    parts = [each.strip() for each in re.split(separator, item, maxsplit=number - 1)]
     return parts + [""] * (number - len(parts))
 
 
 def _varies_in_words(text: str, rows: Sequence[Mapping[str, str]]) -> bool:
-    """Whether values of jobs have blanks or quotes, by which a text with them has other words."""
+    """Whether a text with the values of jobs has other words: by blanks, quotes, or functions of them."""
+    if _FUNCTION.search(text):
+        return True
     used = dict.fromkeys(_PLACEHOLDER.findall(text))
     return any(re.search(r"[\s'\"]", row[name]) or not row[name] for name in used for row in rows)
 
@@ -382,6 +441,7 @@ def _add_parameters(
     description: dict[str, object],
     rows: Sequence[Mapping[str, str]],
     words: Sequence[list[str]],
+    varied: Mapping[str, Sequence[object]],
     *,
     first: int,
 ) -> dict[str, object]:
@@ -389,13 +449,14 @@ def _add_parameters(
     if len(rows) == 1:
         return description
     used = dict.fromkeys(_list_placeholders([*description.values()]))
-    if set(used) <= {_PROCESS}:
+    if not varied and set(used) <= {_PROCESS}:
         start = {"ParameterStart": first} if first and used else {}
         counted = {name: _count(value) for name, value in description.items()}
         return {**counted, "Parameters": len(rows), **start}
-    values = {name: [row[name] for row in rows] for name in used if name != _WORDS}
-    varied = {f"Parameters.{_WORDS}": list(words)} if words else {}
-    return {**description, **{f"Parameters.{name}": each for name, each in values.items()}, **varied}
+    values: dict[str, object] = {name: [row[name] for row in rows] for name in used if name in rows[0]}
+    values |= {_WORDS: list(words)} if words else {}
+    values |= {f"{name}Value": list(each) for name, each in varied.items()}
+    return {**description, **{f"Parameters.{name}": each for name, each in values.items()}}
 
 
 def _list_placeholders(value: object) -> Iterator[str]:
@@ -414,7 +475,62 @@ def _count(value: object) -> object:
 
 
 def _fill(text: str, row: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: row.get(found[1], found[0]), text)
+    """A text with the values of a job, and with the functions of them."""
+    folded = {name.lower(): value for name, value in row.items()} | {"procid": row[_PROCESS]}
+
+    def apply(found: re.Match[str]) -> str:
+        value = folded.get(_NAMES_OF_NUMBERS.get(found["name"].lower(), found["name"].lower()), "")
+        if found["parts"] is None:
+            return f"{int(value):0{int(found['width'] or 0)}d}" if value.isdecimal() else found[0]
+        return _take_parts(PurePosixPath(value), found["parts"])
+
+    filled = _PLACEHOLDER.sub(lambda found: row.get(found[1], found[0]), text)
+    return _FUNCTION.sub(apply, filled)
+
+
+def _take_parts(file: PurePosixPath, parts: str) -> str:
+    """Parts of a file's name: its directories, the last of them, the name, and its ending; `q` quotes it."""
+    if not set(parts) - {"q"}:
+        taken = str(file)
+    else:
+        begin = f"{file.parent}/" if "p" in parts else f"{file.parent.name}/" if "d" in parts else ""
+        taken = begin + (file.stem if "n" in parts else "") + (file.suffix if "x" in parts else "")
+    return f'"{taken}"' if "q" in parts else taken
+
+
+def _fill_numbers(value: str, row: Mapping[str, str]) -> str:
+    """The value of an item with the numbers of its job."""
+    return _MACRO.sub(lambda found: row.get(_OF_JOBS.get(found["name"].lower(), ""), found[0]), value)
+
+
+def _read_slice(text: str) -> tuple[slice, str]:
+    """The part of items that is meant, such as `[:10]`, and what follows it."""
+    if (found := _SLICE.fullmatch(text)) is None:
+        return slice(None), text
+    begin, end, step = (int(each) if each.strip("-") else None for each in found.group(1, 3, 5))
+    if not found[2]:
+        end = None if begin in (None, -1) else (begin or 0) + 1
+    return slice(begin, end, step or None), found[6]
+
+
+def _read_or_none(rule: Rule, text: str) -> object:
+    """What a text with placeholders is read as; None: it is not, as a number."""
+    try:
+        return None if "$" in text else rule.read(text)
+    except ValueError:
+        return None
+
+
+def _fill_all(value: object, row: Mapping[str, str]) -> object:
+    if isinstance(value, list):
+        return [_fill(each, row) for each in value]
+    return _fill(value, row) if isinstance(value, str) else value
+
+
+def _name_parameter(name: str, values: Sequence[object]) -> object:
+    """The placeholder of a parameter with the values of a keyword."""
+    placeholder = f"%({name}Value)s"
+    return [placeholder] if values and isinstance(values[0], list) else placeholder
 
 
 def read_submit_file(text: str, *, name: str, directory: Path) -> ImportedJobs:

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cs_config import validate
 from cs_config.options import bounds
 from optimizers.description import parametric
+from optimizers.submit.checking import check_sources
+from optimizers.submit.submitter import Submitter
 from pilotage.cli import application
 from pilotage.plugins.formats.batch_scripts import read_batch_script
 from pilotage.plugins.formats.job_import import ImportedJobs
@@ -49,6 +52,10 @@ SCRIPT = """#!/bin/bash
 module load root
 #SBATCH --qos=late
 """
+
+
+OWNER = Submitter(subject="ada", vo="cms", owner="ada", owner_group="cms_user")
+SANDBOX = f"sha256:{'0' * 64}"
 
 
 def read(text: str, directory: Path = Path()) -> ImportedJobs:
@@ -114,6 +121,15 @@ def test_what_is_left_out_of_a_submit_file_is_named_once() -> None:
         ("\"1 $(x) '$(x)'\"", "queue x from (\n a b\n c\n)", [["1", "a", "b", "a b"], ["1", "c", "c"]]),
         ("$(x) $(y)", "queue x, y from (\n a\n b c\n)", [["a"], ["b", "c"]]),
         ("$(x)", "queue x from (\n a b\n)", [["a", "b"]]),
+        ("$(x)", "queue x matching [:1] *.dat", [["a.dat"]]),
+        ("$(x)", "queue x matching dirs *", [["files"]]),
+        ("$(x)", "queue x matching files files, a.*", [["a.dat"]]),
+        ("$Fn(x) $Fx(x)", "queue x matching any (*.dat files)", [["a", ".dat"], ["b", ".dat"], ["files"]]),
+        ("$(x)", "queue x in [1:] (a, b c)", [["b"], ["c"]]),
+        ("$(x)", "queue x in [0] (a b)", [["a"]]),
+        ("$INT(Process,%03d)", "queue 2", [["000"], ["001"]]),
+        ("none", "queue arguments from (\n f(x) $(Process)\n g(y)\n)", [["f(x)", "0"], ["g(y)"]]),
+        ("$(y)", "queue x,y from (\n a, b, c, d\n e f,g\n)", [["b,", "c,", "d"], ["f,g"]]),
         ("+%d %s", "queue", [["+%d", "%s"]]),
     ],
 )
@@ -123,6 +139,7 @@ def test_each_form_of_queue_makes_its_jobs(
     for name in ("b.dat", "a.dat"):
         (tmp_path / name).touch()
     (tmp_path / "items.txt").write_text("one\n\ntwo\n")
+    (tmp_path / "files").mkdir()
     [description] = read(f"executable = x\narguments = {arguments}\n{queue}\n", tmp_path).descriptions
     assert list_arguments(description) == expected
 
@@ -134,12 +151,51 @@ def test_a_name_of_the_queue_statement_that_is_a_keyword_states_it() -> None:
         {
             "Executable": "%(executable)s",
             "InputSandbox": ["%(executable)s"],
+            "NumberOfProcessors": "%(NumberOfProcessorsValue)s",
             "Parameters.executable": ["a.sh", "b.sh"],
+            "Parameters.NumberOfProcessorsValue": [1, 2],
         }
     ]
-    assert found.left_out == ["request_cpus = %(request_cpus)s: is no whole number"]
+    assert found.left_out == []
     [single] = read("executable = a\nqueue request_cpus in (3)\n").descriptions
     assert single["NumberOfProcessors"] == 3
+
+
+def test_numbers_and_names_of_files_by_item_are_those_of_each_job(tmp_path: Path) -> None:
+    (tmp_path / "cards").mkdir()
+    for name in ("low.sh", "high.sh"):
+        (tmp_path / "cards" / name).touch()
+    text = """
+executable = $(card)
+output = out/$Fn(card).$(ProcId).out
+error = $(card).err
+request_memory = $(mem)
+priority = $(Process)
+environment = "CARD=$(card) N=$(ProcId)"
+queue 1 card,mem from (
+  cards/low.sh 2GB
+  cards/high.sh, 500
+)
+"""
+    found = read(text, tmp_path)
+    assert found.left_out == []
+    checked = check_sources(validate.parse("{}"), OWNER, found.descriptions, sandbox=SANDBOX)
+    jobs = [member.whole for each in checked for member in each.submitted.members]
+    assert [each.min_ram_mb for each in jobs] == [2048, 500]
+    assert [each.priority for each in jobs] == [0, 1]
+    assert [each.executable for each in jobs] == ["low.sh", "high.sh"]
+    assert [each.std_output for each in jobs] == ["low.0.out", "high.1.out"]
+    assert [each.std_error for each in jobs] == ["low.sh.err", "high.sh.err"]
+    [matched] = read("executable = $(f)\nqueue f matching files cards/*.sh\n", tmp_path).descriptions
+    assert matched["InputSandbox"] == ["%(f)s"]
+    assert matched["Parameters.f"] == ["cards/high.sh", "cards/low.sh"]
+    assert matched["Parameters.ExecutableValue"] == ["high.sh", "low.sh"]
+
+
+def test_a_number_that_one_job_has_not_is_left_out_for_all() -> None:
+    found = read("executable = a\nrequest_memory = $(m)\nqueue m in (2GB, much)\n")
+    assert found.left_out == ["request_memory = $(m): is no number with a unit"]
+    assert "MinRAM" not in found.descriptions[0]
 
 
 def test_jobs_of_several_queue_statements_are_counted_on() -> None:
@@ -158,7 +214,8 @@ def test_jobs_of_several_queue_statements_are_counted_on() -> None:
         ("executable = a\nif x\nqueue\nendif\n", "job.sub:2: if is not read"),
         ("executable = a\nnonsense\n", "job.sub:2: 'nonsense' is no keyword"),
         ("executable = a\nqueue x from ls |\n", "no command is run"),
-        ("executable = a\nqueue x in [1:] (a)\n", "is not understood"),
+        ("executable = a\nqueue x in [1:] (a)\n", "has no queue statement"),  # which makes jobs
+        ("executable = a\nqueue x in [a] (a)\n", "is not understood"),
         ("executable = a\nqueue x in (a\n", "has no )"),
         ("executable = a\nqueue x from none.txt\n", "none.txt"),
         ("executable = a\narguments = +%s\nqueue 2\n", "job.sub:3: arguments: %s is filled for each job"),
@@ -212,6 +269,16 @@ def test_a_batch_script_becomes_a_description() -> None:
 def test_each_form_of_a_time_is_read(line: str, seconds: int) -> None:
     [found] = read_batch_script(f"#!/bin/sh\n#SBATCH -t {line}\n", name="x").descriptions
     assert found["MaxWallClockTime"] == seconds
+
+
+def test_no_limit_of_time_and_all_memory_of_a_node_are_told() -> None:
+    found = read_batch_script("#!/bin/sh\n#SBATCH --mem=0 --time=0\n", name="x")
+    assert found.descriptions[0]["WholeNode"] is True
+    assert not {"MinRAM", "MaxWallClockTime"} & found.descriptions[0].keys()
+    assert found.left_out == [
+        "time = 0: is no limit: the job gets what the queue allows",
+        "mem = 0: is the memory of a node: WholeNode asks for one",
+    ]
 
 
 @pytest.mark.parametrize(
