@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from taskqueue.db import sql
 from taskqueue.schema.tables import day_records as table
@@ -57,6 +57,7 @@ SINCE = select(table.c.subject, table.c.hour, table.c.minutes).where(
     _IS_OF_SERIES, table.c.hour >= bindparam("since", type_=table.c.hour.type)
 )
 OF_SUBJECTS = SINCE.where(sql.is_listed(table.c.subject))
+UNTIL = SINCE.where(table.c.hour <= bindparam("until", type_=table.c.hour.type))
 _AT = pilots.c.asked_at
 SLOTS = (
     select(
@@ -134,16 +135,24 @@ def read_since(
     """What was seen since the minute of that time, by subject (None: of all)."""
     values = {"the_series": series.value, "since": _find_hour(since)}
     if subjects is None:
-        rows = list(conn.execute(SINCE, values))
+        rows = [*conn.execute(SINCE, values)]
     else:
         rows = sql.read_batches(conn, OF_SUBJECTS, [json.dumps(each) for each in subjects], **values)
+    return _collect(rows, since)
+
+
+def _collect(
+    rows: Iterable[Row[*tuple[Any, ...]]], since: datetime, until: datetime | None = None
+) -> Mapping[Subject, Minutes]:
     begin = since.replace(second=0, microsecond=0)
     found: defaultdict[Subject, dict[datetime, Any]] = defaultdict(dict)
     for row in rows:
         times = {
             row.hour + timedelta(minutes=int(each)): seen for each, seen in json.loads(row.minutes).items()
         }
-        seen = {at: value for at, value in sorted(times.items()) if at >= begin}
+        seen = {
+            at: value for at, value in sorted(times.items()) if at >= begin and (until is None or at < until)
+        }
         if seen:
             found[tuple(json.loads(row.subject))] |= seen
     return found
@@ -167,6 +176,14 @@ class Slot:
 def list_slots(conn: Connection, *, since: datetime, until: datetime) -> list[Slot]:
     """The slots that were there between two times, in the order of their begin."""
     return [Slot(**row._asdict()) for row in conn.execute(SLOTS, {"since": since, "until": until})]
+
+
+def read_between(
+    conn: Connection, series: Series, *, since: datetime, until: datetime
+) -> Mapping[Subject, Minutes]:
+    """What was seen from the minute of one time on and before another, by subject."""
+    values = {"the_series": series.value, "since": _find_hour(since), "until": _find_hour(until)}
+    return _collect(conn.execute(UNTIL, values), since, until)
 
 
 def read_first(conn: Connection, series: Series) -> datetime | None:

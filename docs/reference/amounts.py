@@ -18,6 +18,7 @@ from matcher.limits import job_groups
 from matcher.request import node_checks
 from optimizers.description import template_cache
 from pilotage.plugins.dirac import door_guard
+from pilotage.replay import recorded_day
 from pilotage.service import hot_routes
 from pilotage.service.auth import rate_limits
 from pilotage.service.queries import downtimes
@@ -34,6 +35,7 @@ _SESSIONS: Final = f"{_SERVICE}auth/test_sessions.py::"
 _STREAMS: Final = f"{_ROUTES}test_job_changes.py::"
 _CONNECTIONS: Final = "tests/integration/pilotage/cli/processes/test_client_connections.py::"
 _RATES: Final = "tests/unit/pilotage/service/auth/test_rate_limits.py::"
+_REPLAY: Final = "tests/integration/pilotage/replay/test_replay.py::"
 _EDITS: Final = "tests/unit/cs_config/editing/test_permissions.py::"
 _CHECKS: Final = "tests/unit/optimizers/submit/test_checking.py::"
 
@@ -350,6 +352,20 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"{day_record.MOST_BYTES >> 10} kB: further minutes are not recorded",
             counted_by="taskqueue.day_record.MOST_BYTES",
             test="tests/integration/taskqueue/test_day_record.py::test_a_row_has_so_many_bytes_and_no_more",
+        ),
+        Amount(
+            who="replay of a day",
+            what="jobs, slots / days",
+            most=f"{recorded_day.MOST_JOBS:,}, as many / {recorded_day.MOST_TIME.days}: refused",
+            counted_by="pilotage.replay.recorded_day.MOST_JOBS",
+            test=f"{_REPLAY}test_a_day_that_cannot_be_replayed_is_refused",
+        ),
+        Amount(
+            who="replay of a day",
+            what="time that it takes",
+            most="2 h, or `--within`: it is given up",
+            counted_by="pilotage.replay.simulation.Simulation",
+            test=f"{_REPLAY}test_a_replay_that_takes_too_long_is_given_up",
         ),
     ),
     "Uploads and sessions": (

@@ -61,13 +61,17 @@ class Matcher:
         config: Callable[[], Configuration],
         clock: Callable[[], datetime],
         random: Random | None = None,
+        *,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`steady` counts the seconds after which what is cached is old."""
         self._engine = engine
         self._given = config
         self.now = clock  #: the time used for leases
         self._random = random or Random()
-        self._memory = MatcherCache()
-        self._freshness = FeedFreshness()
+        self._steady = steady
+        self._memory = MatcherCache.counting(steady)
+        self._freshness = FeedFreshness(steady)
         self._rules = RuleFollower(engine)  # to bring up to date before requests are prepared
         self.doubts = InDoubtClaims()  #: claims with unknown outcome
         self._claims = StepwiseClaimer(engine, self.doubts)
@@ -101,7 +105,7 @@ class Matcher:
         # For each request the position of the first one with the same key.
         first = [numbers.setdefault(request.key or number, number) for number, request in enumerate(batch)]
         unique = [batch[number] for number in range(len(batch)) if first[number] == number]
-        is_fresh = time.monotonic() - self._memory.closures.at < _FRESH
+        is_fresh = self._steady() - self._memory.closures.at < _FRESH
         found = self._claim_jobs(unique, fresh=is_fresh)
         if again := [each for each in unique if _may_find_more(found[id(each)], was_fresh=is_fresh)]:
             self.settle([found[id(each)] for each in again])
@@ -118,7 +122,7 @@ class Matcher:
         if request.count != 1 or presented.job_id is not None or presented.submits:
             return None
         view = self._view(_NO_READING, self.now(), None)
-        if time.monotonic() - view.memory.closures.at >= _RECENT:
+        if self._steady() - view.memory.closures.at >= _RECENT:
             return None
         try:
             prepared = prepare(view, request)
@@ -296,10 +300,10 @@ class Matcher:
     def _follow(self, conn: Connection, now: datetime, since: FeedRead) -> tuple[MatcherCache, int]:
         """The updated cache and its age; a new cache if the changes are unknown."""
         memory = self._memory
-        began = time.monotonic()
+        began = self._steady()
         while (age := memory.follow(conn)) is None:
             log.warning("changes of the database are unknown: loading everything again")
-            memory = self._memory = MatcherCache()
+            memory = self._memory = MatcherCache.counting(self._steady)
         memory.closures.calendar = closures.read_calendar(conn, now=now)
         memory.closures.at = began
         self._freshness.end(since)

@@ -157,16 +157,17 @@ class OpenPlaceCache:
     Each for one configuration: with another one the claim thread claims first, and stores its limits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._until: Cache[Location, float] = Cache(_REQUESTS)
 
     def is_open(self, place: Location, config: Configuration) -> bool:
         """Whether a claim at the place succeeded a moment ago, with this configuration."""
-        return time.monotonic() < (self._until.find(place, config) or 0.0)
+        return self._clock() < (self._until.find(place, config) or 0.0)
 
     def record(self, place: Location, config: Configuration, *, gave: bool) -> None:
         """Record whether a claim at the place succeeded."""
-        self._until.store(place, time.monotonic() + _OPEN_SECONDS if gave else 0.0, config)
+        self._until.store(place, self._clock() + _OPEN_SECONDS if gave else 0.0, config)
 
 
 #: Seconds for which the sites with waiting pilots are kept; directors report them less often.
@@ -224,6 +225,11 @@ class MatcherCache:
     lock: threading.Lock = field(default_factory=threading.Lock)
     #: Held by the one thread that reads the feed.
     following: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def counting(cls, steady: Callable[[], float]) -> "MatcherCache":
+        """Empty caches, whose age is counted by this clock."""
+        return cls(open_places=OpenPlaceCache(steady), expected=ExpectedPilots(steady))
 
     def follow(self, conn: Connection) -> int | None:
         """Apply recent changes, first in a transaction; return the age of what it reads from here on.

@@ -108,6 +108,10 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
         "commands.accounting:accounting",
         "Sum jobs, wall time, CPU time and causes of waiting of the jobs that you may see.",
     ),
+    "replay": Command(
+        "commands.replay:replay",
+        "Replay a recorded day, as it was and with another configuration, and compare. Changes nothing.",
+    ),
     "pilot": Command(
         "commands.pilots:pilot",
         "Run a pilot on this machine: --site S --ce C --queue Q; see `pilotage pilot --help`.",

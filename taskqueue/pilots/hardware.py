@@ -164,7 +164,7 @@ def read_seen(conn: Connection, sites: Collection[str], *, since: datetime) -> S
     return [
         SeenHardware(
             site=row.site,
-            shape=_from_text(row.shape),
+            shape=read_shape(row.shape),
             first_seen_at=row.first_seen_at,
             last_seen_at=row.last_seen_at,
         )
@@ -178,7 +178,7 @@ def read_shapes(
     """The different shapes that were seen at some sites; none if there are more than `most`."""
     rows = sql.read_batches(conn, SHAPES, sites, since=since, most=most + 1)
     texts = {row.digest: row.shape for row in rows}
-    return [_from_text(each) for each in texts.values()] if len(texts) <= most else ()
+    return [read_shape(each) for each in texts.values()] if len(texts) <= most else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ def read_by_queue(
     """The hardware of the pilots that first asked for jobs since then, by queue."""
     found: defaultdict[QueueAddress, list[ShapeAtQueue]] = defaultdict(list)
     for row in sql.read_batches(conn, BY_QUEUE, sites, since=since):
-        shape = None if row.shape is None else _from_text(row.shape)
+        shape = None if row.shape is None else read_shape(row.shape)
         found[QueueAddress(site=row.site, ce=row.ce, queue=row.queue)].append(
             ShapeAtQueue(shape=shape, pilots=row.pilots, first=row.first, last=row.last)
         )
@@ -209,7 +209,8 @@ def _to_text(shape: HardwareShape) -> str:
     return json.dumps(stated, sort_keys=True, default=sorted)
 
 
-def _from_text(text: str) -> HardwareShape:
+def read_shape(text: str) -> HardwareShape:
+    """Read a stored shape."""
     stated: Mapping[str, Any] = json.loads(text)
     known = {name: value for name, value in stated.items() if name in _NAMES}
     for name in known.keys() & _SETS:

@@ -15,6 +15,7 @@ ON_ONE_MACHINE = (
     "docs/user/first-job.md",
     "docs/user/scan.md",
     "docs/site-admin/first-queue.md",
+    "docs/operator/replay.md",
     "docs/vo-admin/first-change.md",
 )
 

@@ -101,7 +101,7 @@ def change_from_words(
     """The change made of `PATH=VALUE` words and paths to remove, at the places that `where` selects."""
     if not words and not removed:
         raise WrongUsage("give PATH=VALUE, or --remove PATH")
-    edits = list(map(_parse_edit, words))
+    edits = list(map(parse_edit, words))
     answer = client.config()
     version = int(answer["version"])
     if where or not all(each.is_plain for each in edits):
@@ -120,7 +120,8 @@ def change_from_words(
     return ConfigChange(body=body, version=version, changed=True)
 
 
-def _parse_edit(word: str) -> BulkEdit:
+def parse_edit(word: str) -> BulkEdit:
+    """Read a word `PATH=VALUE`, or with += and -=."""
     path, equals, written = word.partition("=")
     sign = path[-1:] if path[-1:] in ("+", "-") else ""
     path = path.removesuffix(sign).strip()
