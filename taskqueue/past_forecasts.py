@@ -7,6 +7,7 @@ about which users ask.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from random import Random
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, select, update
@@ -15,8 +16,8 @@ from taskqueue.db import sql
 from taskqueue.schema.tables import attempts, waiting_jobs
 from taskqueue.schema.tables import start_forecasts as table
 
-#: Forecasts of a VO whose jobs have started, and of those whose jobs wait; a job that waits may be among them
-#: more than once.
+#: Forecasts of a VO whose jobs have started, or were given up, and of those whose jobs wait; a job that waits
+#: may be among them more than once.
 MOST: Final = 500
 
 INSERT = sql.insert_or_skip(table)
@@ -49,6 +50,8 @@ REMOVE_OLD = delete(table).where(
         _numbered.c.number > bindparam("most"),
     )
 )
+OPEN_OF_VO = select(table.c.job_id, table.c.at).where(_IS_OPEN, table.c.vo == bindparam("vo"))
+GIVE_UP = update(table).where(_IS_ROW, _IS_OPEN).values(waited=bindparam("the_wait"), given_up=True)
 OF_VO = select(table).where(table.c.vo == bindparam("vo")).order_by(table.c.at, table.c.job_id)
 OPEN = select(table.c.vo, func.count().label("number")).where(_IS_OPEN).group_by(table.c.vo)
 
@@ -128,6 +131,19 @@ def settle(conn: Connection) -> int:
     return len(started)
 
 
+def give_up(conn: Connection, vo: str, random: Random, *, now: datetime) -> None:
+    """Follow one of the waiting jobs of a VO no longer; that it waited so long stays in the record.
+
+    Any of them is as likely: if it depended on how long they have waited, the record would be wrong about
+    those that wait longer (independent censoring, as survival analysis calls it).
+    """
+    found = conn.execute(OPEN_OF_VO.order_by(table.c.job_id, table.c.at), {"vo": vo}).all()
+    if found:
+        row = random.choice(found)
+        values = {"the_job": row.job_id, "the_time": row.at, "the_wait": (now - row.at).total_seconds()}
+        conn.execute(GIVE_UP, values)
+
+
 def count_open(conn: Connection) -> dict[str, int]:
     """Numbers of forecasts whose jobs wait, by VO."""
     return {row.vo: row.number for row in conn.execute(OPEN)}
@@ -140,7 +156,7 @@ def list_past(conn: Connection, vo: str, *, now: datetime) -> Sequence[PastForec
             estimate=row.estimate,
             interval=None if row.least is None else StartInterval(least=row.least, most=row.most),
             waited=(now - row.at).total_seconds() if row.waited is None else row.waited,
-            has_started=row.waited is not None,
+            has_started=row.waited is not None and not row.given_up,
         )
         for row in conn.execute(OF_VO, {"vo": vo})
     ]

@@ -57,7 +57,7 @@ def forecast_start(
 ) -> StartForecast:
     """Forecast the start of a waiting job."""
     demand = waiting_reason.read_demand(conn, config, job_id, task_queue_id)
-    place = listing.find_place(conn, job_id, task_queue_id)
+    place = listing.find_place(conn, job_id)
     if demand is None or place is None:
         return refuse("it does not wait in a task queue")
     return _forecast(conn, config, demand, place, now)

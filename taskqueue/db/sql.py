@@ -45,6 +45,8 @@ from taskqueue.schema.types import write_as
 
 #: Values in one statement; SQLite allows at most 32,766.
 BATCH_SIZE: Final = 1000
+#: Larger than any id.
+MOST_ID: Final = 2**62
 #: Values in the first batch of `split_growing`: a request that tries them at random draws so many singly.
 FIRST_BATCH: Final = 4
 _GROWTH: Final = 16

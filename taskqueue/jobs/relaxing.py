@@ -55,7 +55,6 @@ PAGE = (
     )
     .order_by(waiting_jobs.c.job_id)
 )
-_NO_LAST: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ def read_page(
         PAGE,
         {
             "after": after,
-            "last": _NO_LAST if last is None else last,
+            "last": sql.MOST_ID if last is None else last,
             "latest": now - timedelta(seconds=shortest),
             "vos": sorted(first),
         },

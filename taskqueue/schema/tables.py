@@ -291,7 +291,8 @@ start_forecasts = _table(
     Column("estimate", Float, nullable=False),  # seconds
     Column("least", Float),  # seconds: begin of the interval; None: none was given
     Column("most", Float),  # seconds: its end; None: it had none
-    Column("waited", Float),  # seconds until the start; None: it still waits
+    Column("waited", Float),  # seconds until the start, or until it was given up; None: it still waits
+    Column("given_up", Boolean),  # true: it still waited when another one took its place in the sample
     PrimaryKeyConstraint("job_id", "at"),
     Index("ix_start_forecasts_vo_at", "vo", "at"),
 )

@@ -1,12 +1,13 @@
 """Lists of task queues and requirement classes with waiting jobs, and the position of a job in its queue."""
 
-from collections.abc import Collection, Iterable, Sequence
+import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, bindparam, case, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, func, select
 
 from requirements.kept import keep
 from requirements.requirement_class import RequirementClass
@@ -57,18 +58,21 @@ def list_task_queues(
     return [OccupiedTaskQueue(task_queue=each, waiting=waiting.get(each.task_queue_id, 0)) for each in found]
 
 
-_own = waiting_jobs.alias("own")
-_comes_first = or_(
-    waiting_jobs.c.priority > _own.c.priority,
-    and_(waiting_jobs.c.priority == _own.c.priority, waiting_jobs.c.job_id < _own.c.job_id),
-)
-POSITION_OF_JOB = (
+OWN = (
     select(
-        func.count().label("waiting"),
-        func.coalesce(func.sum(case((_comes_first, 1), else_=0)), 0).label("before"),
+        *(table.c.class_id, table.c.task_queue_id, table.c.priority.label("weight")),
+        waiting_jobs.c.priority,
     )
-    .select_from(waiting_jobs.join(_own, _own.c.task_queue_id == waiting_jobs.c.task_queue_id))
-    .where(_own.c.job_id == bindparam("job_id"))
+    .join(waiting_jobs, waiting_jobs.c.task_queue_id == table.c.task_queue_id)
+    .where(waiting_jobs.c.job_id == bindparam("job_id"))
+)
+IN_OWN = select(func.count()).where(waiting_jobs.c.task_queue_id == bindparam("task_queue_id"))
+#: Read in the order of the index: what comes later is not touched.
+BEFORE = select(
+    IN_OWN.where(waiting_jobs.c.priority > bindparam("priority")).scalar_subquery()
+    + IN_OWN.where(
+        waiting_jobs.c.priority == bindparam("priority"), waiting_jobs.c.job_id < bindparam("job_id")
+    ).scalar_subquery()
 )
 
 
@@ -82,18 +86,39 @@ class QueuePosition:
 
 def read_position(conn: Connection, job_id: int) -> QueuePosition | None:
     """Position of a job; None: it does not wait."""
-    row = conn.execute(POSITION_OF_JOB, {"job_id": job_id}).one()
-    return QueuePosition(before=row.before, waiting=row.waiting) if row.waiting else None
+    own = conn.execute(OWN, {"job_id": job_id}).one_or_none()
+    if own is None:
+        return None
+    waiting = conn.execute(IN_OWN, {"task_queue_id": own.task_queue_id}).scalar_one()
+    return QueuePosition(before=_count_before(conn, own, job_id), waiting=waiting)
 
 
-_alike = table.alias("alike")
-ALIKE = (
-    select(_alike.c.class_id, _alike.c.task_queue_id, _alike.c.priority, func.count().label("waiting"))
-    .join(table, table.c.class_id == _alike.c.class_id)
-    .join(waiting_jobs, waiting_jobs.c.task_queue_id == _alike.c.task_queue_id)
-    .where(table.c.task_queue_id == bindparam("task_queue_id"))
-    .group_by(_alike.c.class_id, _alike.c.task_queue_id, _alike.c.priority)
+def _count_before(conn: Connection, own: Row[*tuple[Any, ...]], job_id: int) -> int:
+    """Jobs of a task queue that are assigned before this one of it."""
+    values = {"task_queue_id": own.task_queue_id, "priority": own.priority, "job_id": job_id}
+    found: int = conn.execute(BEFORE, values).scalar_one()
+    return found
+
+
+IN_CLASS = select(
+    *(table.c.class_id, table.c.task_queue_id, table.c.owner, table.c.owner_group, table.c.priority)
 )
+IN_CLASS_OF_ID = IN_CLASS.where(table.c.class_id == bindparam("class_id"), table.c.occupied)
+IN_CLASS_OF_DIGEST = IN_CLASS.join(
+    requirement_classes, requirement_classes.c.class_id == table.c.class_id
+).where(requirement_classes.c.digest == bindparam("digest"))
+_first_of_each = (
+    select(waiting_jobs.c.job_id)
+    .where(waiting_jobs.c.task_queue_id == table.c.task_queue_id)
+    .limit(bindparam("most"))
+    .correlate(table)
+    .subquery()
+)
+#: At most so many are counted: no more of them come before the job.
+COUNT_SOME = select(
+    table.c.task_queue_id,
+    select(func.count()).select_from(_first_of_each).scalar_subquery().label("waiting"),
+).where(sql.is_listed(table.c.task_queue_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,32 +129,19 @@ class PlaceInClass:
     before: float
 
 
-def find_place(conn: Connection, job_id: int, task_queue_id: int) -> PlaceInClass | None:
+def find_place(conn: Connection, job_id: int) -> PlaceInClass | None:
     """The place of a job among those of its class; None: it does not wait.
 
     While those before it in its task queue are handed out, other task queues of the class hand out as many
-    as their weights allow.
+    as their weights allow. Only jobs that come before it are counted.
     """
-    position = read_position(conn, job_id)
-    alike = {row.task_queue_id: row for row in conn.execute(ALIKE, {"task_queue_id": task_queue_id})}
-    own = alike.pop(task_queue_id, None)
-    if position is None or own is None:
+    own = conn.execute(OWN, {"job_id": job_id}).one_or_none()
+    if own is None:
         return None
-    turns = _count_turns(alike.values(), position.before, own.priority)
-    return PlaceInClass(class_id=own.class_id, before=position.before + turns)
-
-
-IN_CLASS = (
-    select(
-        *(table.c.class_id, table.c.owner, table.c.owner_group, table.c.priority),
-        func.count(waiting_jobs.c.job_id).label("waiting"),
-        func.sum(case((waiting_jobs.c.priority >= bindparam("priority"), 1), else_=0)).label("before"),
-    )
-    .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
-    .outerjoin(waiting_jobs, waiting_jobs.c.task_queue_id == table.c.task_queue_id)
-    .where(requirement_classes.c.digest == bindparam("digest"))
-    .group_by(table.c.task_queue_id)
-)
+    before = _count_before(conn, own, job_id)
+    alike = conn.execute(IN_CLASS_OF_ID, {"class_id": own.class_id}).all()
+    others = [row for row in alike if row.task_queue_id != own.task_queue_id]
+    return PlaceInClass(class_id=own.class_id, before=before + _count_turns(conn, others, before, own.weight))
 
 
 def find_place_of_new(
@@ -139,23 +151,32 @@ def find_place_of_new(
 
     A task queue that would be new is taken to have the average weight of its class.
     """
-    rows = conn.execute(IN_CLASS, {"digest": asked.digest, "priority": priority}).all()
+    rows = conn.execute(IN_CLASS_OF_DIGEST, {"digest": asked.digest}).all()
     if not rows:
         return None
     own = next((row for row in rows if (row.owner, row.owner_group) == (owner, owner_group)), None)
-    before = int(own.before) if own else 0
+    before = 0
+    if own is not None:
+        values = {"task_queue_id": own.task_queue_id, "priority": priority, "job_id": sql.MOST_ID}
+        before = conn.execute(BEFORE, values).scalar_one()
     weight = own.priority if own else sum(row.priority for row in rows) / len(rows)
-    turns = _count_turns([row for row in rows if row is not own], before, weight)
+    turns = _count_turns(conn, [row for row in rows if row is not own], before, weight)
     return PlaceInClass(class_id=rows[0].class_id, before=before + turns)
 
 
-def _count_turns(others: Iterable[Row[Any]], before: int, weight: float) -> float:
+def _count_turns(
+    conn: Connection, others: Sequence[Row[*tuple[Any, ...]]], before: int, weight: float
+) -> float:
     """Jobs that other task queues of a class hand out until one of this weight has handed out so many."""
-    turns = (
-        min(each.waiting, (before + 1) * each.priority / weight) if weight else each.waiting
-        for each in others
-    )
-    return float(sum(turns))
+    turns = {
+        row.task_queue_id: (before + 1) * row.priority / weight if weight else float(sql.MOST_ID)
+        for row in others
+    }
+    if not turns:
+        return 0.0
+    most = min(math.ceil(max(turns.values())), sql.MOST_ID)
+    counted = sql.read_batches(conn, COUNT_SOME, turns, most=most)
+    return float(sum(min(row.waiting, turns[row.task_queue_id]) for row in counted))
 
 
 JOB_AT = (

@@ -177,7 +177,7 @@ def test_the_place_of_a_new_job_is_that_which_it_then_has(engine: Engine, now: d
         foreseen = find_new(owner, priority)
         with database.writing(engine) as conn:
             [job_id] = queued_jobs.put(conn, now, 1, owner=owner, priority=priority)
-            place = listing.find_place(conn, job_id, queued_jobs.task_queue_of(conn, job_id))
+            place = listing.find_place(conn, job_id)
             conn.execute(waiting_jobs.delete().where(waiting_jobs.c.job_id == job_id))
         assert foreseen == place
         assert foreseen is not None
@@ -228,3 +228,27 @@ def test_jobs_that_no_longer_wait_and_the_oldest_forecasts_go(
         conn.execute(jobs.delete().where(jobs.c.job_id == ids[-1]))
         past_forecasts.settle(conn)
     assert count_stored(engine) == 3
+
+
+def test_jobs_that_wait_for_weeks_do_not_stay_the_whole_sample(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past_forecasts, "MOST", 12)
+    with database.writing(engine) as conn:
+        ids = queued_jobs.put(conn, now, 60)
+        made = [NewForecast(job_id=each, vo="lhcb", estimate=60.0, interval=None) for each in ids[-12:]]
+        past_forecasts.store(conn, made, now=now)
+    ask(engine, now)
+    start(engine, now, 2)
+    new = 0
+    for minute in range(1, 50):
+        at = now + minute * MINUTE
+        new += run_agent(engine, at).made
+        with database.reading(engine) as conn:
+            assert past_forecasts.count_open(conn) == {"lhcb": 12}
+            past = past_forecasts.list_past(conn, "lhcb", now=at)
+            given_up = conn.execute(select(func.count()).where(start_forecasts.c.given_up)).scalar_one()
+        assert given_up == new
+    assert 1 <= new <= 12
+    assert len(past) == 12 + new
+    assert not [each for each in past if each.has_started]
