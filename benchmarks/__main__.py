@@ -31,6 +31,7 @@ from benchmarks import (
     submit,
     targets,
     walks,
+    wlcg,
     worst,
 )
 from benchmarks.results import Result
@@ -44,6 +45,7 @@ BENCHMARKS: Mapping[str, Run] = {
     "submit": submit.run,
     "pools": pools.run,
     "mixed": mixed.run,
+    "wlcg": wlcg.run,
     "cost": cost.run,
     "explain": explain.run,
     "expressions": expressions.run,

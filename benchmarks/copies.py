@@ -23,6 +23,14 @@ _OWN = {
     "stamp": "'copy ' || bulks.begins + number",
 }
 _Bulk = tuple[int, int | None, int]
+#: What runs was copied with the marks of its original, so the copies count as their originals do.
+_COUNT = text("""
+    UPDATE scope_rules SET (n, cores) = (
+        SELECT count(*), coalesce(sum(coalesce(processors, 1)), 0) FROM attempts
+        WHERE closed_at IS NULL AND lower(site) = scope_rules.scope
+            AND counted_by LIKE '[[' || rule_id || ',%'
+    ) WHERE kind = 'running'
+""")
 _RENUMBER = "SELECT setval(pg_get_serial_sequence('jobs', 'job_id'), (SELECT max(job_id) FROM jobs))"
 
 
@@ -57,6 +65,11 @@ def store(engine: Engine, wanted: Sequence[Wanted], *, running: bool = False) ->
     with database.writing(engine) as conn:
         conn.execute(text("SET LOCAL statement_timeout = 0"))
         make(conn, wanted, running=running)
+
+
+def count_running(conn: Connection) -> None:
+    """Let the limits of sites count the running copies."""
+    conn.execute(_COUNT)
 
 
 def _bulks(wanted: Wanted) -> Iterator[_Bulk]:

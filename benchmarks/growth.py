@@ -25,14 +25,6 @@ _ROUNDS = 3
 #: More than are taken: a side that runs short of jobs shows nothing.
 _CLASSES, _WAITING = 1_000, 500_000
 _RUNNING = (0, 10_000, 56_000)
-#: What runs was copied with the marks of its original, so the copies count as their originals do.
-_COUNT = text("""
-    UPDATE scope_rules SET n = (
-        SELECT count(*) FROM attempts
-        WHERE closed_at IS NULL AND lower(site) = scope_rules.scope
-            AND counted_by LIKE '[[' || rule_id || ',%'
-    ) WHERE kind = 'running'
-""")
 _HELD = text("""
     SELECT min(job_id) FROM attempts WHERE closed_at IS NULL AND site = ANY(:sites) GROUP BY site
 """)
@@ -99,7 +91,7 @@ def _add_running(engine: Engine, url: str, more: int, what: str) -> None:
         held = conn.execute(_HELD, {"sites": list(lhcb.SITES[:_LIMITED])}).scalars().all()
         copies.make(conn, [copies.Wanted(original=each, copies=more) for each in held], running=True)
         if what == "limited":
-            conn.execute(_COUNT)
+            copies.count_running(conn)
     population.settle(engine)
 
 

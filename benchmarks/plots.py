@@ -42,6 +42,9 @@ PLOTS: Mapping[str, Plot] = {
     ),
     "pools": Plot(title="Pools", x="pools", y="seconds"),
     "mixed": Plot(title="One hour of a large VO: latency", x="share of requests", y="ms", log_x=False),
+    "wlcg": Plot(
+        title="All of the grid: p99 of requests for work", x="minute", y="ms", log_x=False, log_y=False
+    ),
     "cost": Plot(title="CPU time of a job's life", x="waiting jobs", y="ms of CPU a job", log_y=False),
 }
 

@@ -36,9 +36,14 @@ def postgres() -> Iterator[Postgres]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def main_process(server: Postgres) -> psutil.Process:
+    """The process whose children do the work."""
+    return psutil.Process(int((server.directory / "data" / "postmaster.pid").read_text().split()[0]))
+
+
 def cpu_seconds(server: Postgres) -> float:
     """What the processes of a server have used so far, with those that have ended."""
-    main = psutil.Process(int((server.directory / "data" / "postmaster.pid").read_text().split()[0]))
+    main = main_process(server)
     used = main.cpu_times()
     alive = sum(sum(each.cpu_times()[:2]) for each in main.children(recursive=True))
     return float(sum(used[:4]) + alive)

@@ -87,6 +87,22 @@ def serving(
 
 
 @contextmanager
+def running_agents(database_url: str, **settings: str) -> Iterator[psutil.Process]:
+    """`pilotage agent all` with these settings; ended afterwards."""
+    said = {f"PILOTAGE_{name.upper()}": value for name, value in settings.items()}
+    with tempfile.TemporaryDirectory(prefix="pilotage-bench-") as home:
+        arguments = ["agent", "all", "--home", home, "--database-url", database_url]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pilotage.cli", *arguments], env={**os.environ, **said}
+        )
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextmanager
 def run_process(*arguments: str) -> Iterator[tuple[str, psutil.Process]]:
     """A server of ours as a process, and the URL that it prints; ended afterwards."""
     process = subprocess.Popen(

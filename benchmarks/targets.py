@@ -128,6 +128,26 @@ TARGETS: Mapping[str, Target] = {
         unit=" ms",
         at_most=True,
     ),
+    "wlcg rates": Target(
+        benchmark="wlcg",
+        text="1.5 million running, 3 million waiting, 1,000 sites: submissions, claims, ends and heartbeats"
+        " against what is due, the worst minute",
+        wanted=0.98,
+        unit="×",
+    ),
+    "wlcg p99": Target(
+        benchmark="wlcg",
+        text="the same: p99 of requests for work after half an hour against that of minute 5",
+        wanted=2,
+        unit="×",
+        at_most=True,
+    ),
+    "wlcg queues": Target(
+        benchmark="wlcg",
+        text="the same: queues that are longer in minute 30 than in minute 10",
+        wanted=0,
+        at_most=True,
+    ),
     "hostile": Target(
         benchmark="hostile",
         text="another VO's requests for work beside an attack: p99, against that beside ordinary requests",
