@@ -1,7 +1,7 @@
 """Weights of task queues in the database: inputs of the computation, recent usage among them, and storage."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,29 +21,26 @@ _CACHE_SIZE = 100_000
 
 VOS = select(task_queues.c.vo).where(task_queues.c.occupied).distinct().order_by(task_queues.c.vo)
 
-#: Grouped by priority: there are many jobs but few priorities.
-_COUNTED = (
-    select(
-        waiting_jobs.c.task_queue_id,
-        waiting_jobs.c.priority.label("user_priority"),
-        func.count().label("jobs"),
+
+def _count_jobs(task_queue: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
+    """Grouped by priority: there are many jobs but few priorities."""
+    by = (waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
+    return select(*by, func.count().label("jobs")).where(task_queue).group_by(*by)
+
+
+COUNTED = _count_jobs(
+    waiting_jobs.c.task_queue_id.in_(
+        select(task_queues.c.task_queue_id).where(task_queues.c.vo == bindparam("vo"))
     )
-    .where(
-        waiting_jobs.c.task_queue_id.in_(
-            select(task_queues.c.task_queue_id).where(task_queues.c.vo == bindparam("vo"))
-        )
-    )
-    .group_by(waiting_jobs.c.task_queue_id, waiting_jobs.c.priority)
-    .subquery("counted")
 )
-WAITING = (
+COUNTED_OF = _count_jobs(sql.is_listed(waiting_jobs.c.task_queue_id))
+OCCUPIED = (
     select(
         *(task_queues.c.task_queue_id, task_queues.c.owner, task_queues.c.owner_group),
         *(task_queues.c.priority, task_queues.c.supply, requirement_classes.c.digest),
-        *(_COUNTED.c.user_priority, _COUNTED.c.jobs),
     )
-    .join(_COUNTED, _COUNTED.c.task_queue_id == task_queues.c.task_queue_id)
     .join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
+    .where(task_queues.c.vo == bindparam("vo"), task_queues.c.occupied)
 )
 DEFINITIONS = select(requirement_classes.c.digest, requirement_classes.c.definition).where(
     sql.is_listed(requirement_classes.c.digest)
@@ -76,6 +73,14 @@ class NewlyOccupied:
     task_queue_id: int
     vo: str
     at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedJobs:
+    """The waiting jobs of a task queue."""
+
+    raw: float  #: mean of `shares.compute_job_weight`
+    jobs: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,14 +127,32 @@ class FamilyCache:
         return known
 
 
-def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[WeightedTaskQueue]:
-    """The task queues of a VO with jobs, with all inputs of their weights."""
-    of_task_queue: dict[int, Row[*tuple[Any, ...]]] = {}
-    jobs: defaultdict[int, dict[float, int]] = defaultdict(dict)
-    for row in conn.execute(WAITING, {"vo": vo}):
-        of_task_queue[row.task_queue_id] = row
-        jobs[row.task_queue_id][row.user_priority] = row.jobs
-    family_of = families.read_families(conn, {row.digest for row in of_task_queue.values()})
+def count_jobs(conn: Connection, vo: str) -> dict[int, CountedJobs]:
+    """The jobs of each task queue of a VO that has any; reads all of them."""
+    return _sum_jobs(conn.execute(COUNTED, {"vo": vo}))
+
+
+def count_jobs_of(conn: Connection, task_queue_ids: Collection[int]) -> dict[int, CountedJobs]:
+    """The same of some task queues."""
+    return _sum_jobs(sql.read_batches(conn, COUNTED_OF, task_queue_ids))
+
+
+def _sum_jobs(rows: Iterable[Row[Any]]) -> dict[int, CountedJobs]:
+    by_priority: defaultdict[int, dict[float, int]] = defaultdict(dict)
+    for row in rows:
+        by_priority[row.task_queue_id][row.priority] = row.jobs
+    return {
+        task_queue_id: CountedJobs(raw=shares.compute_raw_weight(jobs), jobs=sum(jobs.values()))
+        for task_queue_id, jobs in by_priority.items()
+    }
+
+
+def list_weighted(
+    conn: Connection, vo: str, families: FamilyCache, counted: Mapping[int, CountedJobs]
+) -> list[WeightedTaskQueue]:
+    """The task queues of a VO with jobs, as these were `counted`, with all inputs of their weights."""
+    rows = [row for row in conn.execute(OCCUPIED, {"vo": vo}) if row.task_queue_id in counted]
+    family_of = families.read_families(conn, {row.digest for row in rows})
     return [
         WeightedTaskQueue(
             demand=ShareDemand(
@@ -138,13 +161,13 @@ def list_weighted(conn: Connection, vo: str, families: FamilyCache) -> list[Weig
                 owner_group=row.owner_group,
                 owner=row.owner,
                 family=family_of[row.digest],
-                raw=shares.compute_raw_weight(jobs[row.task_queue_id]),
+                raw=counted[row.task_queue_id].raw,
             ),
             digest=row.digest,
             weight=Weight(row.priority, row.supply),
-            jobs=sum(jobs[row.task_queue_id].values()),
+            jobs=counted[row.task_queue_id].jobs,
         )
-        for row in of_task_queue.values()
+        for row in rows
     ]
 
 

@@ -93,7 +93,7 @@ def list_shares(parts: Services, caller: Caller, vo: str) -> SharesAnswer:
     config, now = parts.live.current, parts.clock()
     effective = EffectiveShares(config=config, vo=vo, history=parts.usage)
     with parts.replica.reading() as conn:
-        waiting = priorities.list_weighted(conn, vo, parts.families)
+        waiting = priorities.list_weighted(conn, vo, parts.families, priorities.count_jobs(conn, vo))
         split = effective.split(conn, [each.demand for each in waiting], now=now)
         usage = effective.list_usage(conn, now=now)
     jobs_of = _count_jobs(waiting)
@@ -232,7 +232,7 @@ def _list_steps(
     conn: Connection, parts: Services, one: Contender, other: Contender, now: datetime
 ) -> Sequence[WeightStep]:
     vo = one.task_queue.vo
-    waiting = priorities.list_weighted(conn, vo, parts.families)
+    waiting = priorities.list_weighted(conn, vo, parts.families, priorities.count_jobs(conn, vo))
     effective = EffectiveShares(config=parts.live.current, vo=vo, history=parts.usage)
     split = effective.split(conn, [each.demand for each in waiting], now=now)
     return precedence.list_steps(split, one.task_queue, other.task_queue)

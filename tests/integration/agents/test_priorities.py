@@ -157,6 +157,30 @@ def test_a_task_queue_that_gets_jobs_again_is_weighed_in_the_next_cycle(
     assert weights(engine) == {first: 500, second: 500}
 
 
+def test_of_a_vo_with_a_new_task_queue_the_other_jobs_are_counted_with_all_weights(
+    engine: Engine, now: datetime, agent: Agent
+) -> None:
+    old = add(engine, now, priority=1)
+    agent.cycle(now)
+    add(engine, now, 3, priority=5)
+    new = add(engine, now + SECOND, asked=SHORT, priority=1)
+    agent.cycle(now + 2 * SECOND)
+    assert weights(engine) == {old: 500, new: 500}
+    agent.cycle(now + 120 * SECOND)
+    assert weights(engine) == {old: 800, new: 200}
+
+
+def test_a_task_queue_that_came_and_went_has_no_part(engine: Engine, now: datetime, agent: Agent) -> None:
+    stays = add(engine, now)
+    agent.cycle(now)
+    gone = add(engine, now, asked=SHORT)
+    agent.cycle(now + SECOND)
+    drain(engine, gone)
+    add(engine, now + 2 * SECOND, asked=GPU, owner="bob")
+    agent.cycle(now + 3 * SECOND)
+    assert weights(engine)[stays] == 500
+
+
 def test_a_new_task_queue_of_one_vo_costs_the_others_nothing(
     engine: Engine, now: datetime, agent: Agent
 ) -> None:
