@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from sqlalchemy import Engine
@@ -18,6 +18,9 @@ from taskqueue.sites.rule_counters import CounterDifference
 log = logging.getLogger(__name__)
 
 NAME: Final = "scope-counters"
+#: Rows a second that comparisons read on average, once they read more than a cycle's share: they cost some
+#: hundredths of a core, however many jobs run at places with limits.
+_ROWS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -26,6 +29,14 @@ class ScopeCountersState:
 
     follower: RuleFollower | None = None
     differing: frozenset[int] = field(default_factory=frozenset)  #: rules that differed in the last cycle
+    compared_at: datetime | None = None  #: None: not yet
+    pause: timedelta = timedelta()  #: until the next comparison
+
+    def is_due(self, now: datetime) -> bool:
+        """Whether counters are to be compared: also if some differed, or after the clock was set back."""
+        if self.differing or self.compared_at is None:
+            return True
+        return not self.compared_at <= now < self.compared_at + self.pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +65,10 @@ def cycle(
         follower.count_new()
         with leadership.writing() as conn:
             scope_rules.delete_stray_returns(conn)
+        if not memory.is_due(now):
+            return ScopeCountersResult()
         with database.reading(engine) as conn:
+            rows = rule_counters.count_compared(conn)
             found = {
                 each.rule.rule_id: each
                 for each in rule_counters.list_differences(conn, compiled_rules.counts)
@@ -65,6 +79,7 @@ def cycle(
             with leadership.writing() as conn:
                 rule_counters.mend(conn, each.rule, compiled_rules.counts)
         memory.differing = frozenset(found)
+        memory.compared_at, memory.pause = now, timedelta(seconds=rows // _ROWS)
         return ScopeCountersResult(mended=len(wrong))
 
 

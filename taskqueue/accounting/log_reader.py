@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, true, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, case, func, select, update
 
 from taskqueue.db import sql
 from taskqueue.jobs import log
@@ -31,12 +31,6 @@ ADVANCE = (
     update(table)
     .where(table.c.name == bindparam("the_name"), table.c.counted == bindparam("after"))
     .values(counted=bindparam("upto"))
-)
-
-#: PostgreSQL: for some thousand log rows the planner would scan all jobs instead of looking these up; with
-#: millions of jobs that would displace the pages that other statements need from memory.
-ROW_BY_ROW = select(
-    func.set_config("enable_hashjoin", "off", true()), func.set_config("enable_mergejoin", "off", true())
 )
 
 _AT = job_log.c.at
@@ -121,8 +115,7 @@ def advance(conn: Connection, name: str, span: LogSpan) -> None:
     """
     if conn.execute(ADVANCE, {"the_name": name, **span.bounds}).rowcount != 1:
         raise ConcurrentReadError(f"the log up to {span.upto} is counted for {name} by another process")
-    if conn.dialect.name == "postgresql":
-        conn.execute(ROW_BY_ROW)
+    sql.join_row_by_row(conn)
 
 
 def _get_reader(conn: Connection, name: str) -> RowMapping:

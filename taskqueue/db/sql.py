@@ -32,6 +32,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    true,
     update,
 )
 from sqlalchemy.dialects.postgresql import ARRAY, Insert
@@ -122,6 +123,21 @@ def read_batches(
 ) -> list[Row[*tuple[Any, ...]]]:
     """All rows of a statement with the bind `ids`, executed for one batch after the other."""
     return [row for some in split_batches(ids) for row in conn.execute(statement, {"ids": some, **common})]
+
+
+_ROW_BY_ROW = select(
+    func.set_config("enable_hashjoin", "off", true()), func.set_config("enable_mergejoin", "off", true())
+)
+
+
+def join_row_by_row(conn: Connection) -> None:
+    """Look up the rows of joins by index until the transaction ends (PostgreSQL).
+
+    For some thousand rows of jobs the planner would scan all jobs instead; with millions of these that would
+    displace the pages that other statements need from memory.
+    """
+    if conn.dialect.name == "postgresql":
+        conn.execute(_ROW_BY_ROW)
 
 
 class _Times(TypeDecorator[Mapping[str, datetime]]):

@@ -89,6 +89,9 @@ LOCK = (
 )
 MARK = sql.bulk_update(attempts, "counted_by", key="lease")
 _ATTRIBUTES = select(scope_rules.c.attribute).where(scope_rules.c.kind == RuleKind.RUNNING.value).distinct()
+COUNTED = select(func.coalesce(func.sum(scope_rules.c.n), 0)).where(
+    scope_rules.c.kind == RuleKind.RUNNING.value
+)
 _AT_SCOPES = sql.is_listed(scope_rules.c.scope)
 _PENDING_JOBS, _PENDING_CORES = (
     select(func.coalesce(func.sum(column), 0))
@@ -155,6 +158,7 @@ def _compare(
     conn: Connection, counts: Counts, names: Collection[str] | None = None
 ) -> Iterator[CounterDifference]:
     """Each rule that counts (of scopes, by folded names), and its rows in the same snapshot."""
+    sql.join_row_by_row(conn)
     attributes = tuple(sorted(conn.execute(_ATTRIBUTES).scalars()))
     statement = _build_comparison(attributes, at_scopes=names is not None)
     rows = conn.execute(statement, {} if names is None else {"ids": sorted(names)}).all()
@@ -180,6 +184,11 @@ def _is_counted(group: Row[Any], rule: StoredRule, counts: Counts) -> bool:
         and ce in ("", group.at_ce)
         and counts(rule, group.job_vo, group.job_value)
     )
+
+
+def count_compared(conn: Connection) -> int:
+    """How many attempts all rules count: so many rows a comparison reads at least."""
+    return int(conn.execute(COUNTED).scalar_one())
 
 
 def list_differences(conn: Connection, counts: Counts) -> list[CounterDifference]:

@@ -1,7 +1,7 @@
 """The counter agent: what differs twice is an alarm and mended, and new limits are opened."""
 
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from random import Random
 
 import pytest
@@ -80,3 +80,24 @@ def test_a_limit_that_a_dead_matcher_left_closed_is_opened(
     _cycle(engine, now, config, ScopeCountersState())
     with database.reading(engine) as conn:
         assert [each.opened for each in list_rules(conn)] == [True, True]
+
+
+def test_counters_of_many_attempts_are_compared_less_often(
+    engine: Engine, now: datetime, config: Configuration
+) -> None:
+    with database.writing(engine) as conn:
+        queued_jobs.put(conn, now, 9)
+    assert _claim(engine, now, config, 2) == 2
+    memory = ScopeCountersState()
+    _cycle(engine, now, config, memory)
+    assert memory.pause == timedelta()
+    memory.pause = timedelta(minutes=10)  # of 600,000 attempts
+    with database.writing(engine) as conn:
+        conn.execute(update(scope_rules).values(n=600_000))
+    _cycle(engine, now + timedelta(minutes=9), config, memory)
+    assert not memory.differing
+    _cycle(engine, now + timedelta(minutes=10), config, memory)
+    assert memory.differing
+    assert memory.pause >= timedelta(minutes=10)
+    assert memory.is_due(now + timedelta(minutes=10))
+    assert _cycle(engine, now + timedelta(minutes=10), config, memory).mended
