@@ -435,13 +435,18 @@ def _build_row(
 _QUEUE = (table.c.site, table.c.ce, table.c.queue)
 _has_asked = table.c.last_seen_at >= bindparam("since")
 _is_coming = table.c.status.in_(sorted({PilotStatus.SUBMITTED.value, PilotStatus.WAITING.value}))
+#: Nothing else may have asked since then, by the index over status and time: most pilots ended days ago.
+_MAY_HAVE_ASKED = or_(
+    table.c.status.in_(sorted(PILOT_ACTIVE)),
+    and_(table.c.status.in_(sorted(PILOT_ENDS)), table.c.updated_at >= bindparam("since")),
+)
 ACTIVITY = (
     select(
         *_QUEUE,
         func.sum(case((_has_asked, 1), else_=0)).label("asked"),
         func.sum(case((_is_coming, 1), else_=0)).label("coming"),
     )
-    .where(table.c.vo == bindparam("vo"), or_(_has_asked, _is_coming))
+    .where(table.c.vo == bindparam("vo"), _MAY_HAVE_ASKED, or_(_has_asked, _is_coming))
     .group_by(*_QUEUE)
 )
 #: Pilots whose queue a broker picks, by possible queues.

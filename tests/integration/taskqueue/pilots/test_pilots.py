@@ -164,3 +164,23 @@ def test_an_unknown_pilot_is_not_found(engine: Engine, now: datetime) -> None:
             pilots.get_pilot(conn, "s")
         with pytest.raises(PilotNotFound):
             pilots.set_status(conn, "s", P.DONE, now=now)
+
+
+def test_pilots_that_asked_lately_count_also_if_they_have_ended(engine: Engine, now: datetime) -> None:
+    """Those that ended before are not read."""
+    hour = timedelta(hours=1)
+    with database.writing(engine) as conn:
+        for stamp, asked, ended in (
+            ("asks", now, None),
+            ("asked before", now - 2 * hour, None),
+            ("has ended", now - hour, now),
+            ("had ended", now - 3 * hour, now - 2 * hour),
+        ):
+            _register(conn, stamp, asked)
+            pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=QUEUE, now=asked)
+            if ended is not None:
+                pilots.set_status(conn, stamp, P.DONE, now=ended)
+        _register(conn, "comes", now)
+        assert pilots.count_by_queue(conn, "lhcb", since=now - hour) == {
+            QUEUE: pilots.QueueActivity(asked=2, coming=1)
+        }
