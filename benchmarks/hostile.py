@@ -4,10 +4,14 @@ Attackers of one VO, with every role that it has, send what costs the service mo
 The pilots of another VO ask for work meanwhile. The same number of ordinary requests of the same kind takes
 turns with each attack, so that both see the same machine: what is measured is what an attack costs others
 beyond the ordinary traffic that it looks like.
+
+    python -m benchmarks.hostile --seconds 2 --turns 2 "heads do not end" "wrong tokens"
 """
 
+import argparse
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -386,3 +390,34 @@ def _send(name: str, tokens: Sequence[str], number: int, *, is_hostile: bool, tu
     make = attack.hostile if is_hostile else attack.honest
     for count in itertools.count(2 * turn + is_hostile, 2 * _TURNS):
         yield make(tokens[number % len(tokens)], count * attack.connections + number)
+
+
+def main() -> int:
+    """Measure the attacks that are named, or all, for as long as one wants; 1 if the other VO was refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.hostile", description="Attacks, by their names."
+    )
+    parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"of {'; '.join(ATTACKS)}")
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="of each side in each turn")
+    parser.add_argument("--turns", type=int, default=_TURNS, metavar="N", help=f"at most {_TURNS}")
+    parser.add_argument("--waiting", type=int, default=1_000_000, metavar="N", help="jobs that wait")
+    options = parser.parse_args()
+    if unknown := set(options.attacks) - ATTACKS.keys():
+        parser.error(f"no such attack: {', '.join(sorted(unknown))}; there are {'; '.join(ATTACKS)}")
+    if not 1 <= options.turns <= _TURNS:
+        parser.error(f"--turns {options.turns}: allowed are 1 to {_TURNS}")
+    flaws = 0
+    measured = measure(
+        options.attacks or list(ATTACKS),
+        seconds=options.seconds,
+        waiting=options.waiting,
+        turns=options.turns,
+    )
+    for result in measured:
+        print(json.dumps(result.values), *result.flaws, sep="\n  ", flush=True)
+        flaws += len(result.flaws)
+    return int(flaws > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
