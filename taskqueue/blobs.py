@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, select, text
 from taskqueue.blob_stores.store import BlobStore, StagedBlob
 from taskqueue.db import sql
 from taskqueue.errors import BlobNotFound, QuotaExceeded
-from taskqueue.schema.tables import attempts
+from taskqueue.schema.tables import attempts, jobs
 from taskqueue.schema.tables import blobs as table
 
 #: Part of the free space that outputs leave: work that was done comes before new sandboxes and jobs.
@@ -29,6 +29,14 @@ LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 QUOTA_USED = select(func.coalesce(func.sum(table.c.size), 0)).where(
     table.c.vo == bindparam("vo"), ~table.c.is_output
+)
+
+#: Whose jobs have an archive that is no sandbox as their output.
+OWNERS = (
+    select(jobs.c.owner, jobs.c.owner_group)
+    .distinct()
+    .join_from(attempts, jobs, jobs.c.job_id == attempts.c.job_id)
+    .where(attempts.c.output == bindparam("the_digest"), attempts.c.vo == bindparam("the_vo"))
 )
 
 _IS_IT = (table.c.digest == bindparam("the_digest"), table.c.vo == bindparam("the_vo"))
@@ -106,6 +114,17 @@ def read_size(conn: Connection, digest: str, *, vo: str) -> int:
     if found is None:
         raise BlobNotFound(digest)
     return found
+
+
+def find_owners(conn: Connection, digest: str, *, vo: str) -> list[tuple[str, str]] | None:
+    """Owners of jobs with this output, each with the group; None: it is a sandbox of the VO.
+
+    Whoever of a VO knows the digest of a sandbox may submit a job with it, and so may read it.
+    """
+    named = {"the_digest": digest, "the_vo": vo}
+    if conn.execute(IS_SANDBOX, named).first() is not None:
+        return None
+    return [(owner, group) for owner, group in conn.execute(OWNERS, named)]
 
 
 def touch_blob(conn: Connection, digest: str, *, vo: str, now: datetime) -> bool:

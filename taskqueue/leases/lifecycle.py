@@ -22,6 +22,7 @@ from taskqueue.jobs import descriptions, log, transitions, unmatchable
 from taskqueue.leases import attempts, expiry, retries
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
+    SOURCE,
     Decision,
     FinishReport,
     JobState,
@@ -36,7 +37,6 @@ from taskqueue.leases.reports import (
 from taskqueue.leases.retries import FailedAttempt, RetryDecision, RetryPlan, plan_nothing
 from taskqueue.task_queues import task_queues
 
-SOURCE = "Pilot"
 STALE = "Pilot, stale lease"
 KILLED_AND_OVER = "The pilot has ended the killed job"
 
@@ -131,7 +131,7 @@ def _record_distinct(
         except (IllegalTransition, InvalidRequest, OutputMissing) as refusal:
             outcomes.append(refusal)
         else:
-            decided.append((attempt, decision))
+            decided.append((attempt, replace(decision, source=report.sender.source)))
             outcomes.append(decision.answer)
     _apply(conn, decided, now)
     log.append_new(conn, stale)
@@ -186,12 +186,12 @@ def _apply(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: d
     """Store the decisions: the job's moves, its waiting row, the attempt."""
     rounds = max((len(decision.moves) for _, decision in decided), default=0)
     for number in range(rounds):
-        moving: dict[Move, list[int]] = defaultdict(list)
+        moving: dict[tuple[Move, str], list[int]] = defaultdict(list)
         for attempt, decision in decided:
             if number < len(decision.moves):
-                moving[decision.moves[number]].append(attempt.job_id)
-        for move, job_ids in moving.items():
-            _move(conn, move, job_ids, now)
+                moving[decision.moves[number], decision.source].append(attempt.job_id)
+        for (move, source), job_ids in moving.items():
+            _move(conn, move, job_ids, now, source=source)
     retried = {attempt.job_id: decision.retry for attempt, decision in decided if decision.retry}
     retries.apply_retries(conn, retried, now=now)
     _store_notes(conn, decided, now)
@@ -206,6 +206,7 @@ def _apply(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: d
 
 def _store_notes(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], now: datetime) -> None:
     notes = {attempt.job_id: decision.note for attempt, decision in decided if decision.note is not None}
+    sources = {attempt.job_id: decision.source for attempt, decision in decided}
     for job_id, note in sorted(notes.items()):
         if (note.minor_status, note.application_status) != (None, None):
             transitions.note_progress(
@@ -213,14 +214,14 @@ def _store_notes(conn: Connection, decided: Sequence[tuple[Attempt, Decision]], 
                 job_id,
                 minor=note.minor_status,
                 application=note.application_status,
-                source=SOURCE,
+                source=sources[job_id],
                 now=now,
             )
     given = {job_id: note.parameters for job_id, note in notes.items()}
     descriptions.store_parameters(conn, given, now=now)
 
 
-def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime) -> None:
+def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime, *, source: str) -> None:
     transitions.move_jobs(
         conn,
         job_ids,
@@ -228,7 +229,7 @@ def _move(conn: Connection, move: Move, job_ids: Collection[int], now: datetime)
         minor=move.minor,
         application=move.application,
         counts=move.is_counted,
-        source=SOURCE,
+        source=source,
         now=now,
     )
     if move.status is JobStatus.WAITING:

@@ -45,9 +45,10 @@ from sqlalchemy import (
 from requirements.states import FINAL, JobStatus
 from taskqueue.db import compiled_sql
 from taskqueue.db.compiled_sql import AutocommitRunner, CompiledStatement
-from taskqueue.leases import lifecycle, retries
+from taskqueue.leases import retries
 from taskqueue.leases.attempts import FINISHED, PEAKS, Attempt
 from taskqueue.leases.reports import (
+    SOURCE,
     Decision,
     FinishReport,
     HeartbeatReport,
@@ -198,7 +199,7 @@ def _insert_log(moved: CTE) -> Insert:
         "at": _NOW,
         "to_status": moved.c.status,
         **{name: moved.c[name] for name in ("minor_status", "application_status")},
-        "source": literal(lifecycle.SOURCE),
+        "source": literal(SOURCE),
     }
     return compiled_sql.insert_each(job_log, moved, row)
 

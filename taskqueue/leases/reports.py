@@ -20,6 +20,8 @@ from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import FINISHED, Attempt, AttemptTimes
 from taskqueue.leases.retries import RETRIED, NoRetry, Retry, RetryDecision
 
+#: What reports of pilots change has this source in the job's log.
+SOURCE: Final = "Pilot"
 STARTED: Final = "Job Initialization"
 RUNNING_AGAIN: Final = "Application"
 RELEASED_BY_PILOT: Final = "Released by the pilot"
@@ -178,6 +180,7 @@ class Decision:
     moves: tuple[Move, ...] = ()  #: of the job, one after the other
     note: Note | None = None  #: on the job, after the moves
     retry: Retry | None = None  #: the job runs again, as planned here
+    source: str = SOURCE  #: of all this, in the job's log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +209,7 @@ class Sender:
     subject: str | None  #: of its token; None: it may report for all holders
     #: Whether it may report on an attempt that another token holds.
     stands_in: Callable[[Attempt], bool] = _refuse
+    source: str = SOURCE  #: of what the report changes, in the job's log
 
     def may_report(self, attempt: Attempt) -> bool:
         """Whether the attempt is the sender's."""

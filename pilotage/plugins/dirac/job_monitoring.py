@@ -21,7 +21,7 @@ from pilotage.service.auth.callers import Caller
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import JobFilter
 from requirements.errors import InvalidRequest, Problem, require_names
-from requirements.states import JobStatus
+from requirements.states import WITHOUT_PILOT, JobStatus
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, log, search
@@ -52,6 +52,7 @@ ABSENT: Final[Mapping[str, str]] = {
     "MinorStatus": "Unknown",
     "Site": "ANY",
 }
+_NOT_STARTED: Final = WITHOUT_PILOT | {JobStatus.MATCHED}
 _MOMENT: Final = "%Y-%m-%d %H:%M:%S"
 
 
@@ -69,7 +70,8 @@ def summarise_job(job: Job) -> dict[str, object]:
         "SubmissionTime": job.submitted_at,
         "RescheduleTime": None,
         "LastUpdateTime": job.updated_at,
-        "StartExecTime": job.started_at,
+        # After a reschedule that of the attempt before is not shown.
+        "StartExecTime": None if job.status in _NOT_STARTED else job.started_at,
         "HeartBeatTime": job.updated_at,
         "EndExecTime": job.ended_at,
         "Status": str(job.status),

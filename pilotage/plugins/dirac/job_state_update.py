@@ -8,7 +8,7 @@ job: that is accepted, since it would repeat what is refused for days.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal
 
@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 
 #: The door has checked who reports on which attempt.
 _SENDER: Final = Sender(subject=None)
+#: The source of a status that names none.
+_NOBODY: Final = "Unknown"
 #: Characters of a status, and of the output's end.
 _STATUS, _TAIL = 255, 16_384
 #: What clocks of worker nodes may be slow.
@@ -196,19 +198,21 @@ def _translate(attempt: Attempt, job: Job, statuses: Sequence[Mapping[str, str]]
             each.get("ApplicationStatus", "")[:_STATUS],
         )
         last = application or last
+        source = each.get("Source", "")[:_STATUS]
+        sender = _SENDER if source in ("", _NOBODY) else replace(_SENDER, source=source)
         if not has_begun and word in ("Running", "Done", "Completed"):
             has_begun = True
-            yield StartReport(lease=lease, sender=_SENDER)
+            yield StartReport(lease=lease, sender=sender)
         if word in _ENDS:
             result = PayloadResult(status=_ENDS[word], minor_status=minor, application_status=last)
-            yield FinishReport(lease=lease, sender=_SENDER, result=result)
+            yield FinishReport(lease=lease, sender=sender, result=result)
             return
         if word == "Rescheduled":
-            yield ReleaseReport(lease=lease, sender=_SENDER, reason=minor or application)
+            yield ReleaseReport(lease=lease, sender=sender, reason=minor or application)
             return
         if minor or application:
             note = Note(minor_status=minor or None, application_status=application or None)
-            yield NoteReport(lease=lease, sender=_SENDER, note=note)
+            yield NoteReport(lease=lease, sender=sender, note=note)
 
 
 def _drop_old_notes(reports: Sequence[LeaseReport]) -> list[LeaseReport]:
@@ -223,7 +227,7 @@ def set_job_status(
     job_id: JobId,
     status: str = "",
     minor_status: str = "",
-    source: str = "Unknown",
+    source: str = _NOBODY,
     time: Any = None,
     force: bool = False,  # noqa: FBT001, FBT002  (DIRAC's)
 ) -> Result:
@@ -233,7 +237,7 @@ def set_job_status(
     )
 
 
-def set_application_status(call: DiracCall, job_id: JobId, status: str, source: str = "Unknown") -> Result:
+def set_application_status(call: DiracCall, job_id: JobId, status: str, source: str = _NOBODY) -> Result:
     """The application's own status."""
     return set_job_status_bulk(call, job_id, {"": {"ApplicationStatus": status, "Source": source}})
 

@@ -190,7 +190,7 @@ def _describe_queue(queue: TaskQueue, waiting: int) -> dict[str, object]:
         "OwnerGroup": queue.owner_group,
         "VO": queue.vo,
         "CPUTime": asked.cpu_time,
-        "Priority": queue.priority,
+        "Priority": round(queue.priority, 2),
         "Jobs": waiting,
         **{name: sorted(values) for name, values in names.items() if values},
     }

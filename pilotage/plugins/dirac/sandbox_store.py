@@ -5,7 +5,8 @@ Clients use it only if ResourceStatus/ResourceStatus has it as active (`resource
 A client uploads an input sandbox before it submits the job that names its URL, a JobWrapper an output sandbox
 for its job. Both are archives of ours, with their quotas and retention. A URL has the digest of the archive
 and its owner, `SB:SandboxSE|/SandBox/<vo>/<owner>/<group>/<digest>.tar.bz2`: who controls jobs of this owner
-may fetch it. Other URLs are of DIRAC's own store, and stay in the description as they are.
+may fetch it, an output only who controls a job that has it, since the owner in a URL is what a peer wrote.
+Other URLs are of DIRAC's own store, and stay in the description as they are.
 
 Source: DIRAC 9.1, `SandboxStoreHandler.py`, `SandboxStoreClient.py`.
 """
@@ -195,12 +196,22 @@ def _store_output(call: DiracCall, job_id: int, data: bytes) -> str:
 def stream_to_client(call: DiracCall, url: Url, token: str = "") -> Response:  # noqa: ARG001
     """The archive itself. Clients write what comes with status 200 to the file, so a refusal has another."""
     path, parts = SandboxPath.parse(url), call.parts
-    if path is None or not path.is_readable(call.peer):
+    if path is None or not path.is_readable(call.peer) or not _may_fetch(call, path):
         return Response(f"the sandbox {url[:300]!r} does not exist", _BAD_REQUEST)
     try:
         return archives.answer(parts, path.digest, vo=fold(path.vo), name=f"{path.digest}.tar")
     except BlobNotFound:
         return Response(f"the sandbox {url[:300]!r} is not stored any more", _BAD_REQUEST)
+
+
+def _may_fetch(call: DiracCall, path: SandboxPath) -> bool:
+    """Whether the peer may fetch an archive, whatever owner it wrote into the URL: an output is its job's."""
+    vo = fold(path.vo)
+    with database.reading(call.parts.engine) as conn:
+        owners = blobs.find_owners(conn, path.digest, vo=vo)
+    return owners is None or any(
+        call.peer.controls_jobs(vo=vo, owner=owner, group=group) for owner, group in owners
+    )
 
 
 def get_sandboxes(call: DiracCall, entity: str) -> Result:

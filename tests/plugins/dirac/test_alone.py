@@ -103,6 +103,22 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
     assert outputs == [hashlib.sha256(b"the output").hexdigest()]
 
 
+def test_an_output_is_read_by_who_controls_its_job_whatever_owner_the_url_names(ask: Ask):
+    owner, stranger, node = "ada alone", "bob alone", "10.0.0.9"
+    job_id = value(ask(owner, MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask(owner, UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
+    url = value(send(ask, owner, b"the output", {f"Job:{job_id}": "Output"}, address=node))
+    assert fetch(ask, owner, url).content == b"the output"
+    forged = url.replace("/ada/", "/bob/")
+    assert forged != url
+    assert fetch(ask, stranger, forged).status_code == 400
+    submitted = ask(
+        stranger, MANAGER, "submitJob", f'Executable = "a.sh"; CPUTime = 1000; InputSandbox = {{"{forged}"}}'
+    )
+    assert "is not stored" in submitted.json()["Message"]
+
+
 @pytest.mark.parametrize("ended_by", ["the Watchdog", "a kill"])
 def test_an_output_after_the_end_that_its_jobwrapper_reported_is_the_jobs(ask: Ask, ended_by: str):
     job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))

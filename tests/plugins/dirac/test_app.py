@@ -850,3 +850,33 @@ def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may
     for wrong in ({"Nonsense": 1}, {"JobID": ["x"]}, {"FromDate": "yesterday"}):
         assert not ask("ada", WEB, "getJobPageSummaryWeb", wrong, [], 0, 25).json()["OK"]
     assert ask("ada", WEB, "getPilotMonitorWeb", {}, [], 0, 25).status_code == 501
+
+
+def test_the_log_names_the_part_of_dirac_that_reported(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    for status, minor, source in (
+        ("Running", "Job Initialization", "JobWrapper"),
+        ("Running", "Application", "Watchdog"),
+        ("Running", "Input Data Resolution", "Unknown"),
+        ("Failed", "CPU limit", "JobWrapper"),
+    ):
+        value(ask("ada", UPDATE, "setJobStatus", job_id, status, minor, source))
+    lines = [(each[1], each[-1]) for each in value(ask("ada", MONITORING, "getJobLoggingInfo", job_id))]
+    for line in (
+        ("Application", "Watchdog"),
+        ("Input Data Resolution", "Pilot"),
+        ("CPU limit", "JobWrapper"),
+    ):
+        assert line in lines
+    assert {source for _, source in lines} >= {"JobManager", "JobWrapper", "Watchdog"}
+
+
+def test_a_job_that_waits_again_has_not_started(ask: Ask):
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
+    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper"))
+    started = value(ask("ada", MONITORING, "getJobAttribute", job_id, "StartExecTime"))
+    assert "20" in str(started)
+    value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
+    assert value(ask("ada", MONITORING, "getJobAttribute", job_id, "StartExecTime")) in (None, "None")
