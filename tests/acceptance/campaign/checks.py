@@ -3,8 +3,9 @@
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ NOTHING_LEFT = {
             LEFT JOIN scope_returns ON scope_returns.rule_id = scope_rules.rule_id
             WHERE kind = 'running' GROUP BY scope_rules.rule_id, scope_rules.n) AS counts""",
 }
+#: Attempts of jobs whose payloads really run.
+REAL_ATTEMPTS = """
+SELECT job_id, opened_at, closed_at FROM attempts JOIN jobs USING (job_id) WHERE job_name = 'real'
+"""
 ROWS_OF_BLOBS = "SELECT digest FROM blobs"
 #: What tells why jobs did not end.
 UNFINISHED = (
@@ -75,6 +80,10 @@ _BAD_LINES = re.compile(
 _LOST_COMMITS = "has lost commits"
 #: What a process says that gets no more memory.
 _NO_MEMORY = re.compile(r"MemoryError|can't start new thread|[Cc]annot allocate memory|out of memory")
+#: What the memory of a process may grow, after it has come up to its work: a part, and bytes besides.
+GROWTH, SMALL_GROWTH = 0.05, 2 << 20
+#: Fewest samples of which the memory of a process is judged.
+_SAMPLES = 20
 #: Errors of a database that is away.
 AWAY = (psycopg.OperationalError, psycopg.InterfaceError, sqlite3.OperationalError)
 
@@ -114,12 +123,32 @@ def list_left(tables: Tables) -> Iterator[str]:
             yield f"{number} {what} although all jobs have ended"
 
 
+def find_on_full_nodes(tables: Tables, full: Sequence[tuple[datetime, datetime]]) -> frozenset[int]:
+    """Jobs that ran while nodes could write nothing: they may have failed, or have no output."""
+    return frozenset(
+        job_id
+        for job_id, opened, closed in (tables.ask(REAL_ATTEMPTS) if full else ())
+        if any(
+            _read_time(opened) < over and (closed is None or _read_time(closed) > began)
+            for began, over in full
+        )
+    )
+
+
+def _read_time(stored: datetime | str) -> datetime:
+    """A time as PostgreSQL has it, or SQLite, without its time zone."""
+    read = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
 def list_wrong_ends(
     tables: Tables,
     submitted: Mapping[int, float],
     killed: Mapping[int, float],
     helds: Sequence[Held],
     history: History,
+    *,
+    on_full_nodes: Collection[int] = (),
 ) -> Iterator[str]:
     """Jobs that are not there, or did not end as their users and pilots were answered."""
     rows = tables.ask("SELECT job_id, status, minor_status, reschedules FROM jobs")
@@ -128,6 +157,7 @@ def list_wrong_ends(
     failed = {held.job_id for held in helds if held.finished == "Failed"}
     # The end of its attempt was lost with other commits, so a late report could end it again.
     failed |= {held.job_id for held in helds if held.may_have_failed and history.recently_lost(held.asked)}
+    failed |= set(on_full_nodes)
     # The kill was lost with other commits, after the pilot had obeyed it.
     failed |= {job_id for job_id, at in killed.items() if history.recently_lost(at)}
     for job_id, at in submitted.items():
@@ -208,6 +238,34 @@ def list_dishonest(
         ]
         if wrong:
             yield f"/readyz of {name} was 200 {wrong[0] - began:.0f} s after nothing could be stored"
+
+
+def list_grown(memory: Mapping[str, Sequence[tuple[float, int]]], *, since: float) -> Iterator[str]:
+    """Processes that have more memory in the second half of the time since a moment than in the first.
+
+    Each is measured by the bytes that it does not exceed for nine tenths of a half: single answers are large.
+    """
+    for name, (first, second) in measure_halves(memory, since=since).items():
+        if second > first * (1 + GROWTH) + SMALL_GROWTH:
+            yield f"{name} has grown from {first >> 20} to {second >> 20} MB, allowed are {GROWTH:.0%}"
+
+
+def measure_halves(
+    memory: Mapping[str, Sequence[tuple[float, int]]], *, since: float
+) -> dict[str, tuple[int, int]]:
+    """Bytes of each process in the two halves of the time since a moment; those with too few samples not.
+
+    A sample has seconds since the beginning, and bytes.
+    """
+    found: dict[str, tuple[int, int]] = {}
+    for name, samples in memory.items():
+        late = [each for each in samples if each[0] >= since]
+        if len(late) >= _SAMPLES:
+            middle = (late[0][0] + late[-1][0]) / 2
+            halves = ([size for at, size in late if at < middle], [size for at, size in late if at >= middle])
+            first, second = (sorted(half)[len(half) * 9 // 10] for half in halves if half)
+            found[name] = first, second
+    return found
 
 
 def list_banned_matches(

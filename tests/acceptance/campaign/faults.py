@@ -36,6 +36,8 @@ class Faults:
     done: Counter[str] = field(default_factory=Counter)
     #: When a service could store nothing, from its point of view: from, until, its name.
     blind: list[tuple[float, float, str]] = field(default_factory=list)
+    #: When nodes had a full disk, from and until.
+    full_nodes: list[tuple[datetime, datetime]] = field(default_factory=list)
     paused: set[str] = field(default_factory=set)  #: processes that are not started again for now
 
     def __post_init__(self) -> None:
@@ -73,18 +75,16 @@ class Faults:
         yield "all services killed", self._kill_services
         yield from [("network", self._break_link)] * 3  # there are many links
         yield "clients cut off", self._break_clients
-        if self.installation.blobs.mounted:
-            yield "blob disk full", self._fill_blobs
-            yield "blob disk read-only", self._lock_blobs
-            yield "database disk full", self._fill_database
-            yield "small disk full", self._fill_small
-            yield "small disk read-only", self._lock_small
+        yield from self._list_disks()
+        if self.installation.director_clock is not None:
+            yield "director paused", self._pause_director
         if self.installation.hosts[0].clock is not None:
             yield "clock", self._change_clock
         if len(self.installation.hosts) > 1 and self.installation.hosts[0].clock is not None:
             yield "all clocks", self._change_clocks
         yield "memory refused", self._refuse_memory
         yield "key rotated", self._rotate_key
+        yield "certificate rotated", self._rotate_certificate
         if self.installation.pooler:
             yield "pooler restarted", self._restart_pooler
         if not self.installation.pooler:  # it would have to be pointed at the replica
@@ -98,6 +98,16 @@ class Faults:
             yield "Redis killed", self._kill_redis
             yield "Redis flushed", self._flush_redis
             yield "rolling restart", self._restart_all
+
+    def _list_disks(self) -> Iterator[tuple[str, Callable[[], AbstractContextManager[object]]]]:
+        if self.installation.blobs.mounted:
+            yield "blob disk full", self._fill_blobs
+            yield "blob disk read-only", self._lock_blobs
+            yield "database disk full", self._fill_database
+            yield "small disk full", self._fill_small
+            yield "small disk read-only", self._lock_small
+        if self.installation.node_disk.mounted and not self.installation.minimal:
+            yield "node disk full", self._fill_nodes
 
     # Processes
 
@@ -201,6 +211,30 @@ class Faults:
         """New tokens are signed with a new key; processes go on with those of the last one."""
         keys.rotate(self.installation.key, keep=_KEPT, now=datetime.now(UTC))
         yield ""
+
+    @contextmanager
+    def _rotate_certificate(self) -> Iterator[str]:
+        """The certificate of all services is renewed while they serve, which read it again by themselves."""
+        self.installation.renew_certificate()
+        yield ""
+
+    @contextmanager
+    def _pause_director(self) -> Iterator[str]:
+        """A director goes on where it was, an hour later by its clock; then that is set right.
+
+        It is suspended for longer than its reports, leases and pilots are waited for.
+        """
+        clock, process = self.installation.director_clock, self.installation.processes["director"]
+        assert clock is not None
+        suspended = process.is_running
+        if suspended:
+            process.suspend()
+        clock.set(3600)
+        time.sleep(_LONG[1])
+        if suspended:
+            process.resume()
+        yield "for an hour by its clock"
+        clock.set(0)
 
     # Networks
 
@@ -322,6 +356,14 @@ class Faults:
         done = disk.set_read_only(read_only=True)
         yield f"{disk.path.name}{'' if done else ' (refused, files are open)'}"
         disk.set_read_only(read_only=False)
+
+    @contextmanager
+    def _fill_nodes(self) -> Iterator[str]:
+        """Pilots and payloads can write nothing more, nor the batch system for them."""
+        began = datetime.now(UTC)
+        with self._full(self.installation.node_disk) as name:
+            yield name
+        self.full_nodes.append((began, datetime.now(UTC)))
 
     def _fill_blobs(self) -> AbstractContextManager[str]:
         return self._full(self.installation.blobs)

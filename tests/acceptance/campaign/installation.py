@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from examples.servers.certificates import Authority
 from examples.servers.postgres import Postgres
 from examples.servers.redis_server import RedisServer
 from examples.servers.starting import free_port
@@ -26,10 +28,11 @@ from tests.debian import FAKETIME
 from tests.support import earlier_release
 from tests.support.processes import PILOTAGE, Supervised
 from tests.support.servers.pgbouncer import Pgbouncer
-from tests.support.service import NO_AUTHORITIES
 
 DATABASE = "campaign"
-_POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB = 1500, 200, 50
+_POSTGRES_DISK_MB, _BLOB_DISK_MB, _SMALL_DISK_MB, _NODE_DISK_MB = 1500, 200, 50, 100
+#: Pilots request jobs on the small disks of nodes.
+_SPACE = "--least-space=5"
 
 
 class Disk:
@@ -123,6 +126,13 @@ class Installation:
         self.key, self.ledger = self.directory / "signing-key.pem", self.directory / "ledger"
         self.ledger.touch()
         self.ledger.chmod(0o666)
+        (self.directory / "authority").mkdir()
+        self._authority = Authority(self.directory / "authority")
+        self.tls = ssl.create_default_context(cafile=str(self._authority.certificate))
+        self.certificate, self._certificate_key = self.directory / "host.pem", self.directory / "host.key"
+        self._certificates = 0
+        self.director_clock: Clock | None = None
+        self.renew_certificate()
 
     def __enter__(self) -> Self:
         try:
@@ -139,6 +149,7 @@ class Installation:
         self.blobs = self._add_disk("blobs", _BLOB_DISK_MB)
         self.database_disk = self._add_disk("db", _POSTGRES_DISK_MB)
         self.gate_disk = self._add_disk("gate", _SMALL_DISK_MB)
+        self.node_disk = self._add_disk("nodes", _NODE_DISK_MB)
         self._stack.callback(self.stop)
         if self.sqlite:
             self._add_host("a")
@@ -193,7 +204,7 @@ class Installation:
 
     def _add_service(self, host: Host) -> None:
         name, port = f"serve-{host.name}", free_port()
-        self.services[name] = f"http://127.0.0.1:{port}"
+        self.services[name] = f"https://127.0.0.1:{port}"
         command = "up" if self.sqlite else "serve"
         resources = str(self.directory / "resources.yaml")
         # The first host has two matcher processes.
@@ -205,6 +216,7 @@ class Installation:
             str(port),
             "--resources",
             resources,
+            *("--tls-certificate", str(self.certificate), "--tls-key", str(self._certificate_key)),
             *several,
             host=host,
             environment=self._release(host),
@@ -250,17 +262,36 @@ class Installation:
         assert self.postgres is not None
         return self._pooler.socket if self._pooler is not None else self.postgres.socket
 
+    def renew_certificate(self) -> None:
+        """Put a new certificate, and its key, where those of the services are."""
+        self._certificates += 1
+        made = self._authority.sign(f"host-{self._certificates}")
+        for new, place in zip(made, (self.certificate, self._certificate_key), strict=True):
+            new.replace(place)
+
     def _add_site_side(self) -> None:
-        for name, content in (("director", self._director()), ("gateway", self._gateway())):
+        self.director_clock = Clock(self.directory / "clock-director") if FAKETIME.exists() else None
+        (self.node_disk.path / "tmp").mkdir()
+        node = {
+            "PILOTAGE_AUTHORITIES": str(self._authority.certificate),
+            "TMPDIR": str(self.node_disk.path / "tmp"),
+        }
+        clock = self.director_clock.environment if self.director_clock else {}
+        of_director = {**clock, "TMPDIR": node["TMPDIR"]}  # of its pilots, too
+        for name, content, own in (
+            ("director", self._director(), of_director),
+            ("gateway", self._gateway(), {}),
+        ):
             file = self.directory / f"{name}.yaml"
-            file.write_text(yaml.safe_dump(content))
-            self._add_process(name, name, "--config", str(file), "--json")
+            file.write_text(yaml.safe_dump({**content, "authorities": node["PILOTAGE_AUTHORITIES"]}))
+            self._add_process(name, name, "--config", str(file), "--json", environment=own)
         for number in range(2):
             environment = {
+                **node,
                 "PILOTAGE_URL": self.url_of("pilots"),
                 "PILOTAGE_TOKEN": self.token("pilot", queue=f"{site.REAL}/ce/q"),
             }
-            place = ("--site", site.REAL, "--ce", "ce", "--queue", "q")
+            place = ("--site", site.REAL, "--ce", "ce", "--queue", "q", _SPACE)
             self._add_process(f"pilot{number}", "pilot", *place, environment=environment)
 
     def _director(self) -> dict[str, Any]:
@@ -275,9 +306,9 @@ class Installation:
             "longest_pause": 5,
             "lost_after": {"listings": 2, "seconds": 4},
             "vos": {site.VO: {"token_file": str(token)}},
-            "systems": {"host": self._system("batch")},
+            "systems": {"host": self._system("nodes/batch")},
             "queues": [{**queue, "wall_time": 600, "memory": 300}],
-            "pilot": ["--max-empty=2", "--isolation=none"],  # its jobs write into the ledger
+            "pilot": ["--max-empty=2", _SPACE, "--isolation=none"],  # its jobs write into the ledger
         }
 
     def _gateway(self) -> dict[str, Any]:
@@ -306,7 +337,7 @@ class Installation:
 
     def url_of(self, client: str) -> str:
         """The service as a kind of client reaches it: any of the hosts, over one link."""
-        return f"http://127.0.0.1:{self.links[client].port}"
+        return f"https://127.0.0.1:{self.links[client].port}"
 
     def links_of(self, *beginnings: str) -> list[Link]:
         """Links by the beginning of their names."""
@@ -368,10 +399,16 @@ class Installation:
         """Whether a service states that it is ready, in so many seconds."""
         try:
             url = f"{self.services[service]}/readyz"
-            answer = httpx.get(url, timeout=patience, trust_env=False, verify=NO_AUTHORITIES)
+            answer = httpx.get(url, timeout=patience, trust_env=False, verify=self.tls)
         except httpx.TransportError:
             return False
         return answer.status_code == 200
+
+    def shows_certificate(self, service: str) -> bool:
+        """Whether a client of a service sees the certificate that is in the file."""
+        address = "127.0.0.1", int(self.services[service].rpartition(":")[2])
+        seen = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(address, timeout=30))
+        return seen == ssl.PEM_cert_to_DER_cert(self.certificate.read_text())
 
     def wait_until_ready(self, seconds: float = 600) -> None:
         deadline = time.monotonic() + seconds

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import ssl
 import threading
 import time
 import uuid
@@ -19,7 +20,6 @@ import httpx
 from tests.acceptance.campaign import next_release, site
 from tests.acceptance.campaign.record import GATHERING, POLLING, SUBMITTING, Advert, Held, History, Truth
 from tests.support.factories.archives import tar
-from tests.support.service import NO_AUTHORITIES
 
 #: Seconds that one phase of a job takes at most.
 PHASE = 0.5
@@ -39,6 +39,7 @@ class Context:
     """What all players share."""
 
     urls: Mapping[str, str]  #: by kind of client
+    tls: ssl.SSLContext  #: that trusts the services
     truths: dict[str, Truth]
     history: History
     seed: int
@@ -91,7 +92,7 @@ class Player:
         headers = {"Authorization": f"Bearer {self._token}"}
         url = f"{self.context.urls[self.link]}/api/v1"
         with httpx.Client(
-            base_url=url, headers=headers, timeout=15, trust_env=False, verify=NO_AUTHORITIES
+            base_url=url, headers=headers, timeout=15, trust_env=False, verify=self.context.tls
         ) as client:
             self._client = client
             yield

@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds until a changed limit holds in all processes; until a service that can store nothing is not ready.
 _LIMIT_HOLDS, _NOTICED = 15.0, 10.0
-#: Megabytes that a service may grow after its first minute.
-_GROWTH = 300
+#: Seconds after which the memory of a process grows no more.
+_WARM = 300.0
 _SAMPLED_EVERY = 0.5
 #: Seconds that a campaign runs longer at most, until each site had a job.
 _SLOW_MACHINE = 600.0
@@ -80,14 +80,18 @@ class Campaign:
     users: list[User] = field(default_factory=list)
     probes: list[tuple[float, float, str, bool]] = field(default_factory=list)
     samples: int = 0
-    memory: dict[str, list[int]] = field(default_factory=dict)  #: megabytes of each service
+    #: Seconds since the beginning, and bytes, of each process: of the largest that belongs to it.
+    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     busiest: int = 0  #: jobs of the limited kind at a time
 
     def __post_init__(self) -> None:
         self._over = threading.Event()
+        self._began = time.monotonic()
         self._watching: list[threading.Thread] = []
         self._disturbers: set[str] = set()  #: names of threads that end with the disturbances
         self._seen: set[tuple[int, int]] = set()
+        self._since = 0.0  #: the last fault was over
+        self._on_full_nodes: frozenset[int] = frozenset()
         self._doubtful: Counter[str] = Counter()
 
     @property
@@ -161,7 +165,7 @@ class Campaign:
     def _disturb(self, faults: threading.Thread) -> None:
         """Cause faults as long as planned; on a slow machine until each chosen one was there.
 
-        Then players make trouble alone until each site had a job.
+        Then players make trouble alone until each site had a job after the last fault.
         """
         chosen = self.plan.kinds or frozenset()
         began = time.monotonic()
@@ -171,7 +175,13 @@ class Campaign:
         )
         self.faults.end()
         faults.join(_SLOW_MACHINE)
-        self._wait(lambda: {held.site for held in self.context.helds} == set(site.BOUNDS), _SLOW_MACHINE)
+        self._since = time.monotonic()
+        self._wait(lambda: not self._list_idle(), _SLOW_MACHINE)
+
+    def _list_idle(self) -> list[str]:
+        """Sites where no job was asked for and given out since the last fault: each fault must pass."""
+        served = {held.site for held in list(self.context.helds) if held.asked > self._since}
+        return sorted(set(site.BOUNDS) - served)
 
     def _wait(self, reached: Callable[[], bool], most: float) -> None:
         """Wait for so many seconds at most, and no longer when there are flaws; log numbers."""
@@ -194,16 +204,17 @@ class Campaign:
             self.installation.keep_alive(tuple(self.faults.paused))
 
     def _probe(self) -> None:
-        """Ask each service whether it is ready, and note its memory."""
+        """Ask each service whether it is ready, and note the memory of each process."""
         while not self._over.wait(_SAMPLED_EVERY):
             for name in self.installation.services:
                 sent = time.monotonic()
                 is_ready = self.installation.is_ready(name)
                 self.probes.append((sent, time.monotonic(), name, is_ready))
+            for name, supervised in self.installation.processes.items():
                 with suppress(psutil.Error, AssertionError):
-                    process = psutil.Process(self.installation.processes[name].pid)
+                    process = psutil.Process(supervised.pid)
                     resident = max(each.memory_info().rss for each in (process, *process.children()))
-                    self.memory.setdefault(name, []).append(resident >> 20)
+                    self.memory.setdefault(name, []).append((time.monotonic() - self._began, resident))
 
     def _sample(self) -> None:
         """What must hold at every moment, by the tables; a database that is away is left alone."""
@@ -276,7 +287,13 @@ class Campaign:
         killed = {job_id: at for user in self.users for job_id, at in user.killed.items()}
         for held in helds:
             held.lost = held.lost or held.job_id in killed
-        yield from checks.list_wrong_ends(tables, submitted, killed, helds, history)
+        yield from (f"{place}: no job was given out after the last fault" for place in self._list_idle())
+        yield from (
+            f"fault {kind}: never caused"
+            for kind in sorted((self.plan.kinds or set()) - set(self.faults.done))
+        )
+        full = self._on_full_nodes = checks.find_on_full_nodes(tables, self.faults.full_nodes)
+        yield from checks.list_wrong_ends(tables, submitted, killed, helds, history, on_full_nodes=full)
         yield from record.doubled(helds)
         yield from checks.list_banned_matches(helds, self.context.bans, site.PLAIN)
         yield from self._list_exceeded()
@@ -290,7 +307,8 @@ class Campaign:
         lost = bool(self.faults.done["lost commits"])
         is_short = bool(self.faults.done["memory refused"])
         yield from checks.list_bad_lines(self.installation.logs(), lost=lost, is_short=is_short)
-        yield from self._list_growth()
+        yield from checks.list_grown(self.memory, since=_WARM)
+        yield from self._settle(self._list_old_certificates)
         yield from self._settle(self._list_sessions)
 
     def _settle(self, look: Callable[[], Iterator[str]]) -> list[str]:
@@ -339,6 +357,7 @@ class Campaign:
                 for job_id in user.submitted:
                     # An output that was lost with the database is not sent again before the end.
                     is_real = job_id in real and not history.recently_lost(user.submitted[job_id])
+                    is_real = is_real and job_id not in self._on_full_nodes
                     if statuses.get(job_id) != "Done" or not (job_id in expected or is_real):
                         continue
                     answer = user.send_until_answered("GET", f"/jobs/{job_id}/output", refused=(404,))
@@ -350,11 +369,10 @@ class Campaign:
                     elif not _contains(answer.content, "out.txt", str(job_id)):
                         yield f"job {job_id} has an output without its file"
 
-    def _list_growth(self) -> Iterator[str]:
-        for name, megabytes in self.memory.items():
-            early = max(megabytes[: int(60 / _SAMPLED_EVERY)])
-            if megabytes[-1] > early + _GROWTH:
-                yield f"{name} has grown from {early} to {megabytes[-1]} MB"
+    def _list_old_certificates(self) -> Iterator[str]:
+        for name in self.installation.services:
+            if not self.installation.shows_certificate(name):
+                yield f"{name} shows another certificate than the one in its file"
 
     def _list_sessions(self) -> Iterator[str]:
         if self.installation.sqlite:
@@ -384,7 +402,14 @@ class Campaign:
             "advertisements": len(self.context.adverts),
             f"most {site.KIND} at {site.LIMITED}": self.busiest,
             **{f"most at {place}": dict(each.most) for place, each in self.context.truths.items()},
-            "memory (MB)": {name: (each[0], max(each), each[-1]) for name, each in self.memory.items()},
+            "memory (MB), first, most, last": {
+                name: [size >> 20 for size in (each[0][1], max(size for _, size in each), each[-1][1])]
+                for name, each in self.memory.items()
+            },
+            f"memory (MB) in the halves after {_WARM:g} s": {
+                name: [size >> 20 for size in halves]
+                for name, halves in checks.measure_halves(self.memory, since=_WARM).items()
+            },
             "exits": {name: each.exits for name, each in self.installation.processes.items() if each.exits},
             "anomalies": len(self.context.flaws),
         }
@@ -423,6 +448,7 @@ def run(plan: Plan) -> Report:
         )
         context = Context(
             urls={client: installation.url_of(client) for client in site.CLIENTS},
+            tls=installation.tls,
             truths={place: Truth(bounds) for place, bounds in site.BOUNDS.items()},
             history=history,
             seed=plan.seed,

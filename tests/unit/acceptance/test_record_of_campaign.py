@@ -1,6 +1,8 @@
 """The checks of the campaign find what must not happen, and nothing else."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from tests.acceptance.campaign import checks, record
 from tests.acceptance.campaign.record import (
@@ -205,3 +207,40 @@ def test_a_traceback_in_a_log_is_told_with_its_error() -> None:
             [("pilot", "Traceback (most recent call last):\nKeyError: 1")], lost=False, is_short=True
         )
     )
+
+
+def test_memory_that_grows_after_a_while_is_told_and_single_large_answers_are_not() -> None:
+    def sample(*megabytes: int) -> list[tuple[float, int]]:
+        return [(float(second), size << 20) for second, size in enumerate(megabytes)]
+
+    memory = {
+        "warms up": sample(*range(100), *[200] * 40),
+        "grows": sample(*[100] * 120, *[108] * 20),
+        "a little": sample(*[100] * 120, *[106] * 20),
+        "now and then": sample(*([100] * 19 + [300]) * 7),
+        "young": sample(*range(19)),
+    }
+    assert list(checks.list_grown(memory, since=100)) == [
+        "grows has grown from 100 to 108 MB, allowed are 5%"
+    ]
+    assert checks.measure_halves(memory, since=100).keys() == memory.keys() - {"young"}
+
+
+class _Attempts(checks.Tables):
+    def __init__(self, *rows: tuple[Any, ...]) -> None:
+        self._rows = list(rows)
+
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
+        return self._rows if question == checks.REAL_ATTEMPTS else []
+
+
+def test_only_jobs_that_ran_while_nodes_were_full_are_excused() -> None:
+    began, over = (datetime(2026, 1, 1, 12, minute, tzinfo=UTC) for minute in (0, 10))
+    tables = _Attempts(
+        (1, "2026-01-01 11:00:00.000000", "2026-01-01 11:59:00.000000"),
+        (2, "2026-01-01 11:00:00.000000", "2026-01-01 12:01:00.000000"),
+        (3, over - timedelta(minutes=1), None),
+        (4, over + timedelta(seconds=1), None),
+    )
+    assert checks.find_on_full_nodes(tables, [(began, over)]) == {2, 3}
+    assert not checks.find_on_full_nodes(tables, [])
