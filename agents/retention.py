@@ -14,8 +14,9 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, dependencies, leader
+from agents import accounting, dependencies, leader, log_partitions
 from agents.leader import Leadership
+from agents.log_partitions import LogAges
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import blobs, ownership, retention
@@ -86,6 +87,7 @@ class RetentionState:
 
     logs: dict[str, datetime] = field(default_factory=dict)  #: when the search in a VO last found all
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
+    partitions: datetime | None = None  #: when those of the job log were last cleared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,9 @@ def cycle(
             vos, lambda vo: _remove_of_vo(leadership, config, vo, store, searched, readers)
         )
         removed = sum(of_vos.values(), Counter[str]())
+        with leadership.isolating("the partitions of the job log failed, the rest is continued"):
+            log_partitions.tend(leadership)
+            removed += _clear_log(leadership, config, vos, searched, readers)
         for kind, table, age in _REMOVALS:
             removed[kind] += _repeat_step(
                 leadership, partial(retention.remove_old, table=table, before=now - age, limit=_LIMIT)
@@ -164,6 +169,29 @@ def cycle(
             broken=tuple(sorted(leadership.broken)),
             is_behind=bool(leadership.unfinished),
         )
+
+
+def _clear_log(
+    leadership: Leadership,
+    config: Configuration,
+    vos: Sequence[str],
+    searched: RetentionState,
+    readers: frozenset[str],
+) -> Counter[str]:
+    """Once a day: drop old partitions of the job log, if it has some."""
+    if searched.partitions is not None and searched.partitions.date() == leadership.now.date():
+        return Counter()
+    keep = {vo: options_for(config, vo).retention for vo in vos}
+
+    def find_cutoff(vo: str) -> datetime:
+        return leadership.now - timedelta(days=(keep.get(vo) or options_for(config, vo).retention).logs)
+
+    ages = {timedelta(days=min(each.jobs, each.logs)) for each in keep.values()}
+    log_ages = LogAges(find_cutoff=find_cutoff, ages=ages, readers=readers)
+    removed = log_partitions.clear(leadership, log_ages, last=searched.partitions)
+    if removed is not None:
+        searched.partitions = leadership.now
+    return removed or Counter()
 
 
 def _remove_of_vo(

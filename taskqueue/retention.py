@@ -18,6 +18,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Delete,
+    Select,
     Table,
     and_,
     bindparam,
@@ -34,7 +35,7 @@ from sqlalchemy import (
 from cs_config.versions.tables import config_imports, config_versions
 from requirements.states import FINAL, PILOT_ENDS, JobStatus
 from taskqueue.accounting import wait_times
-from taskqueue.db import sql
+from taskqueue.db import log_partitions, sql
 from taskqueue.jobs import descriptions as job_descriptions
 from taskqueue.schema.tables import (
     attempts,
@@ -73,21 +74,22 @@ _NOT_FINAL = sorted(set(JobStatus) - FINAL)
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: The last log row that every reader has counted; one that nobody runs any more holds nothing back.
-_counted = (
+counted = (
     select(func.coalesce(func.min(log_readers.c.counted), _EVERY))
     .where(log_readers.c.name.in_(bindparam("readers", expanding=True)))
     .scalar_subquery()
 )
 _last_logged = select(func.max(job_log.c.log_id)).where(job_log.c.job_id == jobs.c.job_id).scalar_subquery()
-_is_counted = func.coalesce(_last_logged, 0) <= _counted
+#: Conditions on jobs: every reader has counted the job's log; and a killed job's pilot still delivers output.
+is_counted = func.coalesce(_last_logged, 0) <= counted
+has_open_attempt = exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None))
 
 _is_over = and_(
     jobs.c.vo == bindparam("the_vo"),
     jobs.c.status.in_(sorted(FINAL)),
     jobs.c.updated_at < _BEFORE,
-    # An open attempt of a killed job whose pilot still delivers output.
-    ~exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None)),
-    _is_counted,
+    ~has_open_attempt,
+    is_counted,
 )
 
 OLD_JOBS = (
@@ -99,19 +101,21 @@ OLD_JOBS = (
 )
 OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
 REMOVE_WAITING = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
-#: Log, parameters and attempts go with the job, by foreign key.
+#: Parameters and attempts go with the job, by foreign key, and so does the log unless it is in partitions.
 REMOVE_JOBS = delete(jobs).where(sql.is_listed(jobs.c.job_id))
 
-OLD_LOGS = (
-    select(jobs.c.job_id)
-    .where(
-        _is_over,
-        jobs.c.updated_at >= bindparam("since", type_=jobs.c.updated_at.type),
-        or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in (job_log, job_parameters))),
-    )
-    .order_by(jobs.c.updated_at)
-    .limit(_LIMIT)
-)
+
+def _select_old(*details: Table) -> Select[int]:
+    """Select ended jobs with a row in one of these tables."""
+    since = bindparam("since", type_=jobs.c.updated_at.type)
+    has_some = or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in details))
+    old = select(jobs.c.job_id).where(_is_over, jobs.c.updated_at >= since, has_some)
+    return old.order_by(jobs.c.updated_at).limit(_LIMIT)
+
+
+OLD_LOGS = _select_old(job_log, job_parameters)
+#: Where the log goes with its partition, a while later: jobs with something else to delete.
+OLD_DETAILS = _select_old(job_parameters, local_jobs)
 REMOVE_LOGS = delete(job_log).where(sql.is_listed(job_log.c.job_id))
 REMOVE_LOCAL_JOBS = delete(local_jobs).where(sql.is_listed(local_jobs.c.job_id))
 
@@ -250,7 +254,9 @@ def remove_jobs(
     readers: Collection[str],
     is_deleted: bool = False,
 ) -> int:
-    """Delete jobs that ended before that time, with their log, attempts and unshared descriptions.
+    """Delete jobs that ended before that time, with their attempts and unshared descriptions, and their log.
+
+    A log in partitions has no foreign key to the job: its rows go with their partition.
 
     Those stay whose log one of the `readers` has not read. `is_deleted`: only those that were Deleted before
     that time.
@@ -278,13 +284,15 @@ def remove_logs(
     """Delete log, parameters and local jobs of jobs that ended between the times; number of jobs.
 
     All jobs of that time are read, also those whose log is gone, but of those that one of the `readers` of
-    the log has not read.
+    the log has not read. A log in partitions stays until those are dropped (`log_retention`).
     """
     values = {"the_vo": vo, "since": since, "before": before, "limit": limit, "readers": sorted(readers)}
-    job_ids = list(conn.execute(OLD_LOGS, values).scalars())
+    is_partitioned = log_partitions.is_partitioned(conn)
+    job_ids = list(conn.execute(OLD_DETAILS if is_partitioned else OLD_LOGS, values).scalars())
     if job_ids:
         wait_times.store_waits(conn, job_ids)
-        conn.execute(REMOVE_LOGS, {"ids": job_ids})
+        if not is_partitioned:
+            conn.execute(REMOVE_LOGS, {"ids": job_ids})
         conn.execute(REMOVE_LOCAL_JOBS, {"ids": job_ids})
         job_descriptions.remove_parameters(conn, job_ids)
     return len(job_ids)

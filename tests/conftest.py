@@ -23,7 +23,7 @@ from examples.servers.redis_server import RedisServer
 from examples.servers.slurm import Slurm
 from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.blob_stores.store import BlobStore
-from taskqueue.db import database
+from taskqueue.db import database, log_partitions
 from tests import debian, tiers
 from tests.support import databases, left_out
 from tests.support.servers.arc import ArcCe
@@ -235,6 +235,15 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture
+def partitioned_url(postgres_url: str) -> str:
+    """A fresh, migrated database of PostgreSQL whose job log is in partitions."""
+    engine = database.connect(postgres_url)
+    log_partitions.convert(engine)
+    engine.dispose()
+    return postgres_url
+
+
 @pytest.fixture(scope="session")
 def pgbouncer(postgres: Postgres) -> Iterator[Pgbouncer]:
     """A pooler in transaction mode before the same server."""
@@ -260,9 +269,8 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A fresh, migrated database: the same suite runs on both."""
-    fixture = "sqlite_url" if request.param == "sqlite" else "postgres_url"
-    url: str = request.getfixturevalue(fixture)
+    """A fresh, migrated database: the same suite runs on both, or on all of `databases.LAYOUTS`."""
+    url: str = request.getfixturevalue(databases.FIXTURES[request.param])
     return url
 
 

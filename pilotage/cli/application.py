@@ -158,7 +158,12 @@ COMMANDS: Mapping[str, Command | CommandGroup] = {
     ),
     "db": CommandGroup(
         "Create, upgrade and check the tables of the database; recover from lost commits.",
-        {"upgrade": "db:upgrade", "check": "db:check", "recover": "db:recover"},
+        {
+            "upgrade": "db:upgrade",
+            "check": "db:check",
+            "recover": "db:recover",
+            "partition": "db:partition",
+        },
     ),
     "blobs": CommandGroup(
         "Move the archives of sandboxes and outputs to another store.",

@@ -183,7 +183,7 @@ CHANGES = (
         *(_span.c.log_id, _span.c.from_status, _span.c.epoch),
         *(_STATED.get(name, jobs.c[name]).label(name) for name in _FIELDS),
     )
-    .join_from(_span, jobs, jobs.c.job_id == _span.c.job_id)
+    .outerjoin_from(_span, jobs, jobs.c.job_id == _span.c.job_id)
     .order_by(_span.c.log_id)
 )
 
@@ -246,11 +246,11 @@ class LogFeed:
         if after >= upto:
             return ChangePage(changes=(), upto=after, more=False)
         with database.reading(self._engine) as conn:
-            rows = conn.execute(CHANGES, {"after": after, "upto": upto, "most": most}).mappings()
-            found = [_from_row(row) for row in rows]
-        # Every row of the log has its job, so that fewer rows than that are all.
-        is_full = len(found) == most
-        return ChangePage(changes=found, upto=found[-1].log_id if is_full else upto, more=is_full)
+            rows = conn.execute(CHANGES, {"after": after, "upto": upto, "most": most}).mappings().all()
+        # A log in partitions has rows of jobs that were deleted: they count, but are no changes.
+        found = [_from_row(row) for row in rows if row["vo"] is not None]
+        is_full = len(rows) == most
+        return ChangePage(changes=found, upto=rows[-1]["log_id"] if is_full else upto, more=is_full)
 
     def read_incarnation(self) -> int:
         """Number of the history of this installation: log ids of another one mean nothing."""

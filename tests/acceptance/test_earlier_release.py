@@ -15,7 +15,7 @@ from examples.servers.postgres import Postgres
 from examples.servers.starting import wait_until
 from taskqueue.db import database
 from tests.acceptance.campaign import site
-from tests.support import earlier_release, scope_counters
+from tests.support import databases, earlier_release, scope_counters
 from tests.support.installation import Installation
 
 EARLIER, THIS = "earlier", "this"
@@ -63,7 +63,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return program
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=databases.LAYOUTS)
 def both(
     request: pytest.FixtureRequest,
     postgres: Postgres,
@@ -73,9 +73,12 @@ def both(
     """One for all tests, which leave no job behind."""
     with ExitStack() as stack:
         home = tmp_path_factory.mktemp("home")
-        url = _restore(stack, home, postgres if request.param == "postgresql" else None)
+        url = _restore(stack, home, None if request.param == "sqlite" else postgres)
         environment = {"PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
-        yield _install(Installation(home, environment, stack), program)
+        installed = _install(Installation(home, environment, stack), program)
+        if request.param == "partitions":  # beside services of both
+            assert "job log: in 8 partitions" in installed.run(THIS, "db", "partition")
+        yield installed
 
 
 def _restore(stack: ExitStack, home: Path, postgres: Postgres | None) -> str:

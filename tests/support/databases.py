@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from sqlalchemy import Engine, text
@@ -16,6 +16,18 @@ from taskqueue.db import database
 
 #: For modules of interface and commands whose paths differ by database: claims, pilots' reports, caches.
 BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
+
+#: Fixture with the URL of each kind of database.
+FIXTURES: Final[Mapping[str, str]] = {
+    "sqlite": "sqlite_url",
+    "postgres": "postgres_url",
+    "postgresql": "postgres_url",
+    "partitions": "partitioned_url",  # PostgreSQL with the job log in partitions
+}
+#: Kinds for modules about what reads or removes the job log: with it in one table and in partitions.
+LAYOUTS: Final = ("sqlite", "postgresql", "partitions")
+#: For tests of such a module about a log in one table.
+ONE_TABLE = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
 
 
 class CompiledStatements(LRUCache[Any, Any]):

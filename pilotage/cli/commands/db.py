@@ -12,9 +12,10 @@ from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.service.auth import keys
 from requirements.errors import format_count
-from taskqueue.db import clock, database, incarnation
+from taskqueue.db import clock, database, incarnation, log_partitions
 from taskqueue.db.database import SchemaState
 from taskqueue.db.incarnation import RecoveryResult
+from taskqueue.db.log_partitions import NotPartitioned
 
 
 @settings.command_with("database_url", "database_direct_url", "first_job_id")
@@ -71,6 +72,27 @@ def recover(
     output.emit(asdict(done) | times, as_json=as_json, render=lambda: _recovery_lines(done))
 
 
+@settings.command_with("database_url", "database_direct_url")
+def partition(chosen: Settings, *, as_json: bool) -> None:
+    """Put the job log into partitions: old ones are dropped, instead of their rows deleted; PostgreSQL only.
+
+    Services, agents and pilots go on meanwhile. The table becomes the first partition, without a copy. The
+    command may be ended at any time, and repeated. It is worth it from some ten million jobs on; there is no
+    way back.
+
+    Example: `pilotage db partition`.
+    """
+    with cli_engine.open_engine(chosen.direct_url, pool_size=1) as engine:
+        if not database.schema_state(engine).is_current:
+            raise CommandRefused("the tables are of another release: run `pilotage db upgrade` first")
+        try:
+            layout = log_partitions.convert(engine)
+        except NotPartitioned as error:
+            raise CommandRefused(str(error)) from None
+    data = {"partitions": len(layout.partitions), "ahead": layout.ahead}
+    output.emit(data, as_json=as_json, render=lambda: f"job log: {layout.describe()}")
+
+
 def _recovery_lines(done: RecoveryResult) -> str:
     last = done.last_commit.isoformat(timespec="seconds") if done.last_commit else "unknown"
     open_ones = format_count(done.quarantined, "open attempt is", "open attempts are")
@@ -85,10 +107,20 @@ def _recovery_lines(done: RecoveryResult) -> str:
 def _report(chosen: Settings, *, as_json: bool) -> bool:
     with cli_engine.open_engine(chosen.database_url) as engine:
         state = database.schema_state(engine)
+        with database.reading(engine) as conn:
+            layout = log_partitions.read_layout(conn)
     url = cli_engine.hide_password(chosen.database_url)
     message = _schema_message(state)
-    data = {"database": url, "revision": state.current, "wanted": state.head, "current": state.is_current}
+    data = {
+        "database": url,
+        "revision": state.current,
+        "wanted": state.head,
+        "current": state.is_current,
+        "log_partitions": len(layout.partitions),
+    }
     line = f"{url}: revision {state.current or 'none'}, {message}"
+    if layout:
+        line += f"; job log {layout.describe()}"
     output.emit(data, as_json=as_json, render=lambda: line)
     return state.is_current or state.is_newer
 

@@ -84,6 +84,13 @@ CHECKS: Final = (
         alert="PilotageAgentAway",
     ),
     InstallationCheck(
+        question="Has a job log in partitions some for the days to come?",
+        subjects=("job log",),
+        find=core.check_log_partitions,
+        roles=_OPERATOR,
+        alert=ANY_PROBLEM,
+    ),
+    InstallationCheck(
         question="Do temporary changes of the configuration end?",
         subjects=("temporary changes",),
         find=core.check_reverts,

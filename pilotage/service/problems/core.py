@@ -16,7 +16,7 @@ from requirements import canonical
 from requirements.errors import format_count
 from requirements.record import Record
 from requirements.values import MAX_TEXT, find_excess
-from taskqueue.db import agent_leases
+from taskqueue.db import agent_leases, log_partitions
 from taskqueue.jobs import unmatchable
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pools import pools
@@ -118,6 +118,21 @@ def check_agents(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     known = extensions.list_intervals(leader.INTERVALS, with_optional=True)
     silent = leader.list_overdue(latest, known, now=scope.now)
     yield Finding(subject, Health.GOOD, f"at work: {', '.join(name for name in known if name not in silent)}")
+
+
+def check_log_partitions(conn: Connection, _: CheckScope) -> Iterator[Finding]:
+    """Check that the job log, if it is in partitions, has some for the days to come."""
+    subject, layout = "job log", log_partitions.read_layout(conn)
+    if layout.is_full:
+        message = "no partition is left: new rows go to the rest, whose rows are deleted one by one later"
+        remedy = "`pilotage agent retention`, or `pilotage agent all`, makes partitions"
+        yield Finding(subject, Health.BAD, message, remedy)
+    elif layout.is_bounded:
+        message = "it is being put into partitions; if that was killed, it will refuse new rows in some days"
+        remedy = "`pilotage agent retention` removes what is left, `pilotage db partition` begins again"
+        yield Finding(subject, Health.WARNING, message, remedy)
+    else:
+        yield Finding(subject, Health.GOOD, layout.describe())
 
 
 def check_optimizers(_: Connection, scope: CheckScope) -> Iterator[Finding]:

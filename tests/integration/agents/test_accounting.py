@@ -19,12 +19,18 @@ from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
 from taskqueue.schema.tables import log_readers
-from tests.support import concurrency, crashes
+from tests.support import concurrency, crashes, databases
 from tests.support.factories import accounted_jobs, queued_jobs, stored_rows
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 S = JobStatus
+
+
+@pytest.fixture(params=databases.LAYOUTS)
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(databases.FIXTURES[request.param])
+    return url
 
 
 @pytest.fixture
@@ -199,6 +205,7 @@ def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, no
         assert time_series.count_current(conn) == {"lhcb": {S.WAITING: 2}}
 
 
+@databases.ONE_TABLE
 def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> None:
     _note_end(engine)
     with database.writing(engine) as conn:

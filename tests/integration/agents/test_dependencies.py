@@ -17,11 +17,17 @@ from taskqueue.db import database
 from taskqueue.jobs import control, transitions
 from taskqueue.jobs import dependencies as stored
 from taskqueue.task_queues import task_queues
-from tests.support import crashes
+from tests.support import crashes, databases
 from tests.support.factories.submitted_jobs import ANN, grid, job, submit, waiting, way
 
 CONFIG = grid()
 DONE, FAILED, KILLED = JobStatus.DONE, JobStatus.FAILED, JobStatus.KILLED
+
+
+@pytest.fixture(params=databases.LAYOUTS)
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(databases.FIXTURES[request.param])
+    return url
 
 
 def named(name: str, *after: object, **more: object) -> Mapping[str, object]:

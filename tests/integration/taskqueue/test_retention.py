@@ -28,10 +28,16 @@ from taskqueue.schema.tables import (
 )
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.factories import queued_jobs, stored_rows
 
 DAY = timedelta(days=1)
+
+
+@pytest.fixture(params=databases.LAYOUTS)
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(databases.FIXTURES[request.param])
+    return url
 
 
 def _count(conn: Connection, table: Table) -> int:
@@ -120,6 +126,7 @@ def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> No
     assert sum(concurrency.at_once(3, remove)) == 40
 
 
+@databases.ONE_TABLE
 def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
@@ -129,6 +136,7 @@ def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
         assert jobs.get_job(conn, old)
 
 
+@databases.ONE_TABLE
 def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engine, now: datetime) -> None:
     config = queued_jobs.grid(queued_jobs.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
     found, memory = [], agent.RetentionState()
@@ -143,6 +151,7 @@ def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engin
     assert found == [1, 0, 1, 3]
 
 
+@databases.ONE_TABLE
 def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,12 +19,18 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, accounted_waits, attempts, job_flows
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import WaitCause
-from tests.support import crashes
+from tests.support import crashes, databases
 from tests.support.factories import accounted_jobs, pilot_reports, queued_jobs
 
 HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 PLACE = Location(site="LCG.A.org", ce="ce1", queue="long")
+
+
+@pytest.fixture(params=databases.LAYOUTS)
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(databases.FIXTURES[request.param])
+    return url
 
 
 def _cycle(engine: Engine, now: datetime) -> None:
