@@ -33,6 +33,7 @@ from requirements.errors import PilotageError
 from requirements.resource import Allotment, Location, Resource, StatedResource
 from requirements.values import Value, fold
 from taskqueue.db.database import LazyTransaction, NoTransaction
+from taskqueue.db.sql import split_growing
 from taskqueue.leases import opening
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
@@ -458,7 +459,11 @@ class Snapshot:
         fitting, admission = self.admitted(place, own, self.candidates(served.pools, own))
         policies = place_policy.read_policies(self.conn, [place], self.now, closed=self.calendar.closed)
         gate = policies.policy_at(place, admission, vos=own.named_vos)
-        return gate is not None and gate.admits_any(self.conn, iterate_candidates(fitting), place)
+        if gate is None or not gate.admits_any(self.conn, iterate_candidates(fitting), place):
+            return False
+        # Jobs may be gone while their task queues are still known: a slot is kept for none of these.
+        pieces = split_growing(iterate_candidates(fitting))
+        return any(self.find_filled({each.task_queue_id for each in piece}) for piece in pieces)
 
 
 def _queue_address(

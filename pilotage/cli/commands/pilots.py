@@ -115,7 +115,12 @@ def summary(
     columns = {**{output.heading(name): name for name in names}, **_OUTCOMES}
     service.show(
         lambda client: {"summary": client.pilot_summary(by=names, filters=given)},
-        lambda found: output.list_table(columns, found["summary"]),
+        lambda found: (
+            output.list_table(columns, found["summary"])
+            if found["summary"]
+            else f"no pilot was active or ended in the last {hours:g} h: only those that a director sent, or "
+            "that have a stamp, are listed"
+        ),
     )
 
 

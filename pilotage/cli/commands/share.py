@@ -8,6 +8,7 @@ from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.output import Entry
+from requirements.errors import format_count
 
 _DAY = 86_400.0
 
@@ -54,19 +55,27 @@ def _pick_floors(site: Entry) -> Entry:
 def _floors(found: Entry) -> RenderableType:
     headings = ("VO", "#At least", "#Has cores", "#Of all", "#Waiting", "State")
     rows = [
-        (each["vo"], _floor(each), each["cores"], each["total"], each["waiting"], _state_of_floor(each))
+        (
+            each["vo"],
+            describe_floor(each),
+            each["cores"],
+            each["total"],
+            each["waiting"],
+            describe_standing(each),
+        )
         for each in found["floors"]
     ]
     return output.table(headings, rows) if rows else f"{found['site']}: no VO has a floor (Floors)"
 
 
-def _floor(floor: Entry) -> str:
+def describe_floor(floor: Entry) -> str:
     """What a VO has at least, as text for people."""
     cores, percent = floor["floor_cores"], floor["floor_percent"]
-    return f"{cores:,} cores" if percent is None else f"{percent:g} %"
+    return format_count(cores, "core") if percent is None else f"{percent:g} %"
 
 
-def _state_of_floor(floor: Entry) -> str:
+def describe_standing(floor: Entry) -> str:
+    """Whether jobs of a VO come first for its floor, as text for people."""
     if not floor["is_below"]:
         return "reached"
     return "lent" if floor["waiting"] == 0 else "comes first"

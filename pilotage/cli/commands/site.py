@@ -21,7 +21,7 @@ import typer
 from rich.console import Group, RenderableType
 
 from pilotage.cli import options, output
-from pilotage.cli.commands import downtime
+from pilotage.cli.commands import downtime, share
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
@@ -32,23 +32,23 @@ from requirements.values import fold
 
 
 def show_limits(site: options.Site, *, service: ServiceOptions) -> None:
-    """Show the limits of a site by kind of job and by throttle, and their current use.
+    """Show the limits of a site by kind of job and by throttle, the floors of its VOs, and their current use.
 
     Operators and VO admins set running limits and matching delays in the operations options, site admins at
-    the node of the site, as throttles.
+    the node of the site, as throttles and floors.
 
     Example: `pilotage site limits LCG.CERN.ch`.
     """
     with service.connect() as client:
         found = client.site(site)
-    chosen = {name: found[name] for name in ("site", "ban", "limits", "throttles")}
+    chosen = {name: found[name] for name in ("site", "ban", "limits", "floors", "throttles")}
     service.emit(chosen, lambda: _limits_table(chosen))
 
 
 def _limits_table(site: Entry) -> RenderableType:
     rows = list(_rows(site))
     banned = f"{site['site']} is banned: {site['ban']['reason']}" if site["ban"] else None
-    headings = ("Site/CE/Queue", "Of", "VO", "Allowed", "Now", "Closed")
+    headings = ("Site/CE/Queue", "Of", "VO", "Allowed", "Now", "State")
     return output.table(headings, rows, title=banned) if rows else banned or f"{site['site']}: no limit"
 
 
@@ -57,6 +57,16 @@ def _rows(site: Entry) -> Iterator[tuple[object, ...]]:
         allowed, now = _running(each) if each["option"] == "RunningLimit" else _delayed(each)
         what = f"{each['attribute']} {each['value']}" + (", the site's own" if each.get("of_site") else "")
         yield each["scope"], what, each["vo"], allowed, now, "full" if each["full"] else None
+    for each in site["floors"]:
+        state = share.describe_standing(each)
+        yield (
+            site["site"],
+            "floor",
+            each["vo"],
+            f"at least {share.describe_floor(each)}",
+            f"{each['cores']} of {each['total']} cores",
+            state,
+        )
     for each in site["throttles"]:
         room = "any" if each["room"] is None else f"room for {each['room']}"
         yield each["scope"], f"throttle {each['policy']}", None, each["limits"], room, each["why"]

@@ -78,6 +78,9 @@ def records(
     _require_power(found, wanted)
     used = [_read(row, wanted) for row in found]
     messages = list(apel.write_messages(wanted.format_name, site=wanted.gocdb_name or site, used=used))
+    if not found:
+        output.warn(f"no attempt ended at {site} in {month}: there is nothing to send")
+        return
     if wanted.outgoing is None:
         sys.stdout.write("".join(messages))
         return

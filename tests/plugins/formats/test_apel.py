@@ -163,6 +163,12 @@ def test_a_month_that_is_none_is_refused(service: Service, run: Run, month: str)
     assert "--month" in err
 
 
+def test_a_month_without_jobs_is_told(service: Service, run: Run) -> None:
+    status, out, err = run("usage", "records", "--site", "LCG.A.org", "--month", "2019-03")
+    assert (status, out) == (0, "")
+    assert "no attempt ended at LCG.A.org in 2019-03: there is nothing to send" in err
+
+
 def test_messages_are_stored_as_ssm_reads_them(service: Service, run: Run, tmp_path: Path) -> None:
     status, out, _ = run(*ASK, "--outgoing", tmp_path / "outgoing", "--gocdb-name", "CERN-PROD")
     assert (status, out) == (0, f"3 attempts: 1 message in {tmp_path}/outgoing\n")

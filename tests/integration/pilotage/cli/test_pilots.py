@@ -66,3 +66,4 @@ def test_the_summary_says_what_queues_are_worth_and_why_pilots_got_nothing(run: 
     assert (row["queue"], row["empty"], row["broken"], row["quality"]) == (LONG, 1, 1, 0.0)
     assert "no_task_queue" in run("summary", "--by", "empty_reason")
     assert "did you mean queue" in run("summary", "--by", "qeue", status=2)
+    assert "no pilot was active or ended" in run("summary", "--status", "Deleted")

@@ -91,6 +91,10 @@ def test_the_page_of_the_site_and_the_command_show_floors(
         said = capsys.readouterr()
         assert ended.value.code == status
         assert all(text in said.out + said.err for text in texts)
+    with pytest.raises(SystemExit):
+        application.main(["site", "limits", SITE])
+    rows = capsys.readouterr().out
+    assert all(text in rows for text in ("floor", "at least 2 cores", "at least 25 %", "0 of 0 cores"))
 
 
 def test_a_vo_admin_gives_up_some_of_the_floor_and_takes_no_more(service: Service) -> None:
