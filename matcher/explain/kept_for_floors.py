@@ -51,7 +51,10 @@ class FittingJobs:
 def list_reasons(
     conn: Connection, config: Configuration, vo: str, sites: Collection[str], now: datetime
 ) -> Iterator[str]:
-    """Why jobs of a VO come after those of others at some sites, as texts."""
+    """Why jobs of a VO come after those of others at some sites, as texts.
+
+    Whoever may see one of its jobs reads them: they state that jobs of the other VO wait, and not how many.
+    """
     standings = list(read_standings(conn, config, sites, now))
     own = {fold(each.site) for each in standings if each.vo == vo and each.is_below}
     others = [each for each in standings if each.is_below and each.vo != vo and fold(each.site) not in own]
@@ -60,15 +63,21 @@ def list_reasons(
         pilots.list_expected(conn, now=now) if others else frozenset(),
     )
     for each in others:
-        if number := fitting.count(each.vo, each.site):
+        if fitting.count(each.vo, each.site):
             is_expected = (each.vo, each.site) in expected
             lent = (
                 "" if is_expected else "; no pilot of it waits there, so only pilots that serve both keep it"
             )
-            yield f"{each.site} is {describe(each, number)}{lent}"
+            yield f"{each.site} is {describe(each)}{lent}"
 
 
-def describe(standing: FloorStanding, fitting: int) -> str:
-    """For whom a site is kept, as text for people; `fitting`: waiting jobs of the VO that could run there."""
-    waiting = format_count(fitting, "waiting job fits", "waiting jobs fit")
+def describe(standing: FloorStanding, fitting: int | None = None) -> str:
+    """For whom a site is kept, as text for people.
+
+    Args:
+        standing: Of the VO.
+        fitting: Waiting jobs of the VO that could run there, for those who may count them; None: some.
+    """
+    some = "some of its waiting jobs fit"
+    waiting = some if fitting is None else format_count(fitting, "waiting job fits", "waiting jobs fit")
     return f"kept for {standing.vo} before others: it has {standing.why}, and {waiting}"
