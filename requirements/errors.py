@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import ClassVar, Final
@@ -10,6 +11,11 @@ from typing import ClassVar, Final
 MOST_PROBLEMS: Final = 50
 #: Unknown names per input for which a suggestion is searched.
 MOST_HINTS: Final = 20
+
+
+def format_time(at: datetime) -> str:
+    """A time for people, to the minute."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def format_count(number: int, one: str, many: str | None = None) -> str:

@@ -42,7 +42,7 @@ from matcher.seen_nodes import SeenNodes
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.column_index import SingleItem
-from requirements.errors import MOST_HINTS, did_you_mean, format_count
+from requirements.errors import MOST_HINTS, did_you_mean, format_count, format_time
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
@@ -190,13 +190,13 @@ def list_closures_at_queue(
 
 
 def _format_closure(closure: Closure) -> str:
-    until = f" until {closure.until.isoformat(timespec='seconds')}" if closure.until else ""
+    until = f" until {format_time(closure.until)}" if closure.until else ""
     how = "closed by a downtime" if closure.is_downtime else "banned"
     return f"{closure.place} is {how}{until}: {closure.reason}; only jobs of type {closures.TEST} run there"
 
 
 def _format_downtime(downtime: Downtime) -> str:
-    begins, ends = (each.isoformat(timespec="seconds") for each in (downtime.begins, downtime.ends))
+    begins, ends = format_time(downtime.begins), format_time(downtime.ends)
     return f"{downtime.place} has a downtime from {begins} until {ends} ({downtime.reason})"
 
 
@@ -260,11 +260,11 @@ def _optimizers(conn: Connection, situation: JobSituation) -> Iterator[str]:
         yield HoldingText(dependencies.describe_waiting(parents))
         return
     if kept_for is not None:
-        since = f"{job.updated_at:%Y-%m-%d %H:%M} UTC"
+        since = format_time(job.updated_at)
         remedy = kept_for.remedy.format(job_id=job.job_id)
         yield HoldingText(f"{kept_for.minor.lower()} {job.application_status} since {since}: {remedy}")
         return
-    until = f", goes on at {job.due_at.isoformat(timespec='seconds')}" if job.due_at else ""
+    until = f", goes on at {format_time(job.due_at)}" if job.due_at else ""
     yield HoldingText(f"held by the optimizers: {job.application_status or job.minor_status}{until}")
 
 
@@ -422,8 +422,8 @@ def _seen_nodes(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if not found:
         return
     texts = [
-        f"{address}: {format_count(lack.pilots, 'pilot')} since {_format_minute(lack.since)}, the next "
-        f"is sent for it after {_format_minute(lack.until)}"
+        f"{address}: {format_count(lack.pilots, 'pilot')} since {format_time(lack.since)}, the next "
+        f"is sent for it after {format_time(lack.until)}"
         for address, lack in found[:_MOST_NAMED]
     ]
     if len(found) > _MOST_NAMED:
@@ -433,10 +433,6 @@ def _seen_nodes(conn: Connection, situation: JobSituation) -> Iterator[str]:
     text = f"no pilot of {where} had {missing} lately"
     wrap = HoldingText if len(found) == eligible.bit_count() else str
     yield wrap(f"{text} ({'; '.join(texts)})")
-
-
-def _format_minute(at: datetime) -> str:
-    return at.isoformat(timespec="minutes")
 
 
 def _hardware(conn: Connection, situation: JobSituation) -> Iterator[str]:
@@ -492,7 +488,7 @@ def _directors(conn: Connection, situation: JobSituation) -> Iterator[str]:
             continue
         director = f"the director {process.name}, which sends pilots to {min(served)},"
         if process.is_overdue(situation.now):
-            troubled.append(f"{director} last reported at {process.seen_at.isoformat(timespec='seconds')}")
+            troubled.append(f"{director} last reported at {format_time(process.seen_at)}")
             continue
         if process.problems:
             troubled.append(f"{director} reports problems: `pilotage site processes` shows them to admins")
@@ -649,7 +645,7 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if left <= 0 and (fault := waiting_reason.find_fault(conn, situation.survey, situation.demand, now)):
         yield f"its time to wait (WaitingTTL, {ttl:g} s) is over, but it does not fail for this: {fault}"
         return
-    at = (now + timedelta(seconds=max(0.0, left))).isoformat(timespec="seconds")
+    at = format_time(now + timedelta(seconds=max(0.0, left)))
     yield f"fails at {at} if nothing fits until then (WaitingTTL, {ttl:g} s)"
 
 

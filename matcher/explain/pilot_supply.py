@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from requirements.errors import format_count
+from requirements.errors import format_count, format_time
 from taskqueue.pilots import isolation, nodes
 from taskqueue.pilots.isolation import IsolationGap
 from taskqueue.sites import processes
@@ -44,7 +44,7 @@ def list_obstacles(
     excluded = [each for each in nodes.list_excluded(conn, vos=[vo], now=now) if each.site in sites]
     yield from _name_some(
         [
-            f"the node {each.node} of {each.site} takes no jobs of {vo} until {_format_time(each.until)}, "
+            f"the node {each.node} of {each.site} takes no jobs of {vo} until {format_time(each.until)}, "
             "since its pilots there ended because of their host"
             for each in excluded
         ],
@@ -67,7 +67,7 @@ def _describe_gap(vo: str, gap: IsolationGap) -> str:
 
 
 def _describe_pause(director: SiteProcess, state: QueueState) -> str:
-    until = "" if state.paused_until is None else _format_time(state.paused_until)
+    until = "" if state.paused_until is None else format_time(state.paused_until)
     return (
         f"the director {director.name} sends no pilots to {state.queue} until {until}: "
         "most of its last pilots failed there, or got no job"
@@ -90,7 +90,3 @@ def _name_some(texts: Sequence[str], further: str) -> Iterator[str]:
     yield from texts[:_MOST_NAMED]
     if (more := len(texts) - _MOST_NAMED) > 0:
         yield format_count(more, further, further.replace(" is ", "s are ", 1))
-
-
-def _format_time(at: datetime) -> str:
-    return at.isoformat(timespec="seconds")

@@ -16,7 +16,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Role
 from pilotage.service.problems import finding
 from pilotage.service.problems.finding import CheckScope, Finding, Health
-from requirements.errors import format_count
+from requirements.errors import format_count, format_time
 from requirements.states import JobStatus
 from taskqueue.accounting import depths, report, sums
 from taskqueue.accounting.report import UsageQuery
@@ -35,7 +35,7 @@ def check_closures(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Look for bans, and downtimes that close a place now."""
     for each in closures.read_closures(conn, _concerned(scope), now=scope.now):
         subject = "downtimes" if each.is_downtime else "bans"
-        until = f" until {each.until:%Y-%m-%d %H:%M} UTC" if each.until else ""
+        until = f" until {format_time(each.until)}" if each.until else ""
         how = "is closed by a downtime" if each.is_downtime else "is banned"
         message = f"{each.place} {how}{until}: {each.reason}"
         remedy = "it ends by itself" if each.until else f"`pilotage site allow {each.place}` ends it"

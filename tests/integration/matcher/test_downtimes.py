@@ -13,7 +13,7 @@ from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.explain import blockers, queue_set
 from matcher.limits.job_groups import JobView
-from requirements.errors import PilotageError
+from requirements.errors import PilotageError, format_time
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.sites import closures
@@ -299,7 +299,7 @@ def test_an_explanation_names_the_downtime_and_its_reason(world: World) -> None:
     assert text.endswith("(new cooling): the job asks for more time than is left until then")
     world.go_to(BEGIN)
     [text] = world.explain(EVERYWHERE)
-    until = (world.start + END).isoformat(timespec="seconds")
+    until = format_time(world.start + END)
     assert text == (
         f"A.B.ch/ce1 is closed by a downtime until {until}: new cooling; only jobs of type Test run there"
     )
