@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from benchmarks import bare, checks, clients, lhcb, match_dirac, match_http, matching, population, servers
 from benchmarks.clients import Clients, Run
@@ -22,6 +22,7 @@ from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request
 from requirements.resource import Resource
 from taskqueue.db import database
+from taskqueue.schema.tables import task_queues
 
 _TOGETHER = 64
 _ROUNDS = 3
@@ -42,6 +43,11 @@ class Size:
 _WIDTHS = tuple(Size(classes, 100_000) for classes in (10, 1_000, 10_000, 50_000))
 #: By waiting jobs.
 _DEPTHS = tuple(Size(1_000, waiting) for waiting in (10_000, 100_000, 1_000_000, 10_000_000))
+#: With Scarcity and without: short turns, since a few per cent are to be seen.
+_SCARCE = Size(1_000, 100_000)
+_SHORT_ROUNDS = 15
+#: As the agent stores them; task queues of one class have the same.
+COUNT_SLOTS = update(task_queues).values(supply=1 + task_queues.c.class_id * 7_919 % 1_000)
 #: Over HTTP, and against the bare claim.
 _MAIN = Size(10_000, 1_000_000)
 
@@ -55,6 +61,7 @@ def run(*, quick: bool) -> Iterator[Result]:
         yield from _grown(server, widths, seconds, "match-classes", "growth classes")
         depths = _DEPTHS[:2] if quick else _DEPTHS
         yield from _grown(server, depths, seconds, "match-waiting", "growth jobs")
+        yield from _with_scarcity(server, seconds / _ROUNDS)
         with servers.fresh_database(server, "match_main") as url:
             engine = _filled(url, _MAIN)
             yield from _beside_bare(server, url, seconds)
@@ -111,11 +118,13 @@ class Side:
         return {"per second": round(self.rate), "p50 ms": self.ms(0.5), "p99 ms": self.ms(0.99)}
 
 
-def taking_turns(sides: Sequence[Side], seconds: float, most: Sequence[int] = ()) -> None:
+def taking_turns(
+    sides: Sequence[Side], seconds: float, most: Sequence[int] = (), rounds: int = _ROUNDS
+) -> None:
     """Let each work for a while, one after the other, several times over."""
     for side in sides:
         side.clients.wait()
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         for number, side in enumerate(sides):
             side.runs.append(side.clients.run(seconds, *most[number : number + 1]))
 
@@ -203,6 +212,30 @@ def _against(side: Side, limit: Side, count: int, target: str) -> Result:
         targets={target: of_bare},
         note=f"{count} client{'s' * (count > 1)}",
     )
+
+
+def _with_scarcity(server: Postgres, seconds: float) -> Iterator[Result]:
+    """Single claims where the slots of all task queues are counted, beside such where none are."""
+    with ExitStack() as stack:
+        sides = []
+        for what, is_counted in (("Scarcity off", False), ("Scarcity: owner", True)):
+            url = stack.enter_context(servers.fresh_database(server, f"scarcity_{is_counted}".lower()))
+            engine = _filled(url, _SCARCE)
+            stack.callback(engine.dispose)
+            if is_counted:
+                with database.writing(engine) as conn:
+                    conn.execute(COUNT_SLOTS)
+            maker = partial(matching.singly, url, lhcb.queues())
+            sides.append(Side(what, stack.enter_context(clients.all_of(maker, 1))))
+        off, on = sides
+        taking_turns(sides, seconds, rounds=_SHORT_ROUNDS)
+        for side in sides:
+            yield Result(values={"what": f"in process, single claims, {side.what}", **side.values()})
+        for share, target in ((0.5, "scarcity p50"), (0.99, "scarcity p99")):
+            pairs = zip(on.runs, off.runs, strict=True)
+            ratio = round(median(one.ms(share) / other.ms(share) for one, other in pairs), 3)
+            name = f"p{100 * share:.0f} with Scarcity: owner, to that without"
+            yield Result(values={"what": name, "ratio": ratio}, targets={target: ratio})
 
 
 def _filled(url: str, size: Size) -> Engine:

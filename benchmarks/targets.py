@@ -76,6 +76,12 @@ TARGETS: Mapping[str, Target] = {
         for queues, of_one, of_four in ((10, 5, 5), (1_000, 6.6, 8), (10_000, 46, 50))
         for clients, wanted in ((1, of_one), (4, of_four))
     },
+    **{
+        f"scarcity {part}": _match(
+            f"single claims in process with Scarcity: {part} to that without", 1.03, "×", at_most=True
+        )
+        for part in ("p50", "p99")
+    },
     "select new": _match(
         "classes that a pilot of a new place may run, of 50,000: CPU", 1, " ms", at_most=True
     ),
