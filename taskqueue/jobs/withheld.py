@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from requirements.states import HELD_BY_USER, WITHOUT_PILOT, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import transitions
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts
-from taskqueue.schema.tables import jobs
+from taskqueue.schema.tables import jobs, put_off_jobs
 from taskqueue.task_queues import task_queues
 
 
@@ -64,6 +64,14 @@ IS_WITHHELD = (
     jobs.c.step.in_([each.step for each in REASONS]),
 )
 WITHHELD = select(jobs.c.job_id, jobs.c.step).where(sql.is_listed(jobs.c.job_id), *IS_WITHHELD)
+#: Of jobs that are put off, as by a rule of retry with a delay: kept while something else keeps them.
+DUE_LATER = select(jobs.c.job_id, jobs.c.due_at).where(
+    sql.is_listed(jobs.c.job_id), jobs.c.due_at > bindparam("now", type_=jobs.c.due_at.type)
+)
+PUT_OFF = insert(put_off_jobs)
+WERE_PUT_OFF = select(put_off_jobs).where(sql.is_listed(put_off_jobs.c.job_id))
+FORGET = delete(put_off_jobs).where(put_off_jobs.c.job_id == bindparam("the_id"))
+DUE = sql.bulk_update(jobs, "due_at", key="job_id")
 
 
 def find_reason(job: Job) -> KeepReason | None:
@@ -93,6 +101,7 @@ def withhold(
     it, as with a rescheduling.
     """
     transitions.lock_jobs(conn, job_ids)
+    due = sql.read_batches(conn, DUE_LATER, job_ids, now=now)
     before = [job_id for job_id, kept_for in find_reasons(conn, job_ids).items() if kept_for == reason]
     moved = transitions.move_jobs(
         conn,
@@ -106,6 +115,11 @@ def withhold(
         kept_for=reason.step,
     )
     kept = [job.job_id for job in moved]
+    later = {row.job_id: row.due_at for row in due if row.job_id in set(kept)}
+    if kept:
+        conn.execute(FORGET, [{"the_id": job_id} for job_id in sorted(kept)])
+    if later:
+        conn.execute(PUT_OFF, [{"job_id": job_id, "due_at": at} for job_id, at in sorted(later.items())])
     task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
     attempts.end_lost(conn, kept, closed_as=reason.step.lower())
     return before + kept
@@ -128,6 +142,12 @@ def let_go(
             _move(conn, [job_id], other.minor, source=source, now=now, details=details, kept_for=other.step)
             free.discard(job_id)
     _move(conn, free, reason.let_go, source=source, now=now)
+    later = {row.job_id: row.due_at for row in sql.read_batches(conn, WERE_PUT_OFF, free)}
+    if later:
+        conn.execute(FORGET, [{"the_id": job_id} for job_id in sorted(later)])
+        DUE.execute(
+            conn, {"job_id": sorted(later), "due_at": [max(now, later[each]) for each in sorted(later)]}
+        )
     return freed
 
 

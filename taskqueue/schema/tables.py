@@ -282,6 +282,13 @@ day_records = _table(
     Index("ix_day_records_hour", "hour"),
 )
 
+#: Jobs that are kept from pilots, and were put off before, as by a rule of retry: when they are due at first.
+put_off_jobs = _table(
+    "put_off_jobs",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), primary_key=True),
+    Column("due_at", UtcTime, nullable=False),
+)
+
 #: When samples of waiting jobs were expected to start, and when they did: the latest of each VO.
 start_forecasts = _table(
     "start_forecasts",

@@ -14,7 +14,7 @@ from taskqueue.accounting import wait_times
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue, transitions, withheld
 from taskqueue.jobs.withheld import KeepReason
-from taskqueue.leases import assignment, attempts, expiry, opening
+from taskqueue.leases import assignment, attempts, expiry, opening, retries
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.task_queues import task_queues
 from tests.support import concurrency
@@ -78,6 +78,24 @@ def test_a_released_job_comes_before_those_that_were_submitted_after_it(
         assert claim(conn, later, 2) == [first, others[0]]
     waited = wait_times.sum_by_cause(log_of(engine, first), now=later)
     assert waited["hold by its user"] == 3600
+
+
+def test_a_job_that_was_put_off_is_not_due_earlier_because_it_was_held(engine: Engine, now: datetime) -> None:
+    [first, second] = submit(engine, grid(), now, JOB, JOB)
+    due = now + timedelta(hours=2)
+    with database.writing(engine) as conn:
+        retries.PUT_OFF.execute(conn, {"job_id": [first, second], "due_at": [due, due]})
+    soon, late = now + timedelta(minutes=5), due + timedelta(minutes=5)
+    hold(engine, [first, second], soon)
+    assert release(engine, [first], soon) == [first]
+    assert job(engine, first).due_at == due
+    assert release(engine, [second], late) == [second]
+    assert job(engine, second).due_at == late
+    assert release(engine, [first], late) == []
+    batch.optimize(engine, grid(), [first, second], now=late)
+    hold(engine, [first], late)
+    release(engine, [first], late)
+    assert job(engine, first).due_at == late, "it waited, and was put off no more"
 
 
 def test_to_hold_or_release_twice_changes_nothing(engine: Engine, now: datetime) -> None:
