@@ -82,7 +82,16 @@ def _change_command(change: JobVerb) -> CommandFunction:
                 _tell_refused(foreseen["refused"])
             if dry_run:
                 found = {name: foreseen[name] for name in ("refused", "warnings") if foreseen}
-                service.emit({"counts": counts, **found}, lambda: f"Would {change.name} {_describe(counts)}")
+                without = (
+                    f", but for {len(refused)} that it refuses"
+                    if (refused := foreseen.get("refused"))
+                    else ""
+                )
+                service.emit(
+                    {"counts": counts, **found}, lambda: f"Would {change.name} {_describe(counts)}{without}"
+                )
+                if refused:
+                    raise typer.Exit(REFUSED)
                 return
             if asks:
                 _ask(change, counts)

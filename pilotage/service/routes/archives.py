@@ -65,7 +65,7 @@ async def store(
 def _vo(caller: Caller, named: str | None) -> str:
     vo = fold(named) if named else caller.vo
     if vo is None:
-        message = "is required (VO in the description, ?vo=<vo> here): the token does not have exactly one VO"
+        message = "is missing (?vo= here): a description names its VO, unless the token has exactly one"
         raise InvalidRequest([Problem(path="vo", message=message)])
     if named and not caller.may_read(vo):
         raise InvalidRequest([Problem(path="vo", message=f"{named!r:.80} is not the VO of the token")])

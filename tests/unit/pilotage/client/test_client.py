@@ -609,3 +609,33 @@ def test_a_dry_run_counts_the_jobs_that_would_change_and_changes_none(
         main(["job", "hold", "--group", "scan", "--dry-run"])
     assert capsys.readouterr().out == "Would hold 21 jobs of ada (21 Waiting)\n"
     assert sent == ["GET /jobs/summary"]
+
+
+def test_a_dry_run_with_values_names_what_is_refused_and_what_no_queue_would_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent: list[str] = []
+    count = _answer_counts(sent)
+
+    def answer(client: ServiceClient, method: str, path: str, **more: Any) -> Any:
+        if path != "/jobs/edit":
+            return count(client, method, path, **more)
+        assert more["json"] == {"job_group": "scan", "set": {"Priority": 99}, "dry_run": True}
+        refused = [{"job_id": 7, "reason": "Priority: 99 is too large"}]
+        return {
+            "job_ids": [],
+            "refused": refused,
+            "next": None,
+            "unknown": [],
+            "warnings": ["job 8: no queue"],
+        }
+
+    monkeypatch.setattr(ServiceClient, "_call", answer)
+    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit, match="1"):
+        main(["job", "edit", "--group", "scan", "--set", "Priority=99", "--dry-run"])
+    shown = capsys.readouterr()
+    assert shown.out == "Would edit 21 jobs of ada (21 Waiting), but for 1 that it refuses\n"
+    assert "job 7: Priority: 99 is too large" in shown.err
+    assert "job 8: no queue" in shown.err
