@@ -7,6 +7,7 @@ it leaves: each pilot asks for itself, at a time of its own.
 
 import heapq
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -60,10 +61,11 @@ class Plant:
     slot_hours: float = 3.0
     queues: int = 8  #: of the configuration, at which pilots are
     every: float = 10.0  #: seconds between two cycles of the agents; 60 is a multiple of it
+    scarcity: bool = False  #: whether scarce slots go to the jobs of an owner that have no other
     seed: int = 1
 
 
-def configuration() -> Configuration:
+def configuration(*, scarcity: bool = False) -> Configuration:
     """LHCb's sites, with all that their pilots offer."""
     stated = {
         (str(queue["Site"]), str(queue["GridCE"]), str(queue["Queue"])): {
@@ -71,7 +73,10 @@ def configuration() -> Configuration:
         }
         for queue in lhcb.queues()
     }
-    return validate.parse(lhcb.configuration(stated, {}), "plant.yaml")
+    tree = json.loads(lhcb.configuration(stated, {}))
+    if scarcity:
+        tree["Operations"][lhcb.VO] = {"JobScheduling": {"Scarcity": "owner"}}
+    return validate.parse(json.dumps(tree), "plant.yaml")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -208,7 +213,7 @@ def _address(offer: Mapping[str, object]) -> QueueAddress:
 
 def record(engine: Engine, plant: Plant) -> datetime:
     """Let a plant run from `BEGIN` on; the time at which it ends."""
-    config = configuration()
+    config = configuration(scarcity=plant.scarcity)
     with database.writing(engine) as conn:
         number = store.store_checked(
             conn, config, author="plant", message="", expected=None, now=BEGIN, changed=()

@@ -32,8 +32,8 @@ class Speed:
     wall_seconds: float
 
 
-def make_day(jobs: int, *, classes: int = 500, seed: int = 0) -> RecordedDay:
-    """Part of a day of `DENSITY` jobs, in which so many come."""
+def make_day(jobs: int, *, classes: int = 500, backlog: int = 0, seed: int = 0) -> RecordedDay:
+    """Part of a day of `DENSITY` jobs, in which so many come; `backlog` more wait from its begin."""
     draw, config = random.Random(seed), plant.configuration()
     length = timedelta(seconds=86_400 * jobs / DENSITY)
     begin = plant.BEGIN
@@ -77,8 +77,8 @@ def make_day(jobs: int, *, classes: int = 500, seed: int = 0) -> RecordedDay:
                 ram_mb=None,
             )
         )
-    for number in range(jobs):
-        since = begin + length * draw.random()
+    for number in range(jobs + backlog):
+        since = begin + length * draw.random() if number < jobs else begin
         day.stays.append(
             Stay(
                 job_id=100_000 + number,
@@ -93,9 +93,9 @@ def make_day(jobs: int, *, classes: int = 500, seed: int = 0) -> RecordedDay:
     return day
 
 
-def measure(jobs: int) -> Speed:
+def measure(jobs: int, *, backlog: int = 0) -> Speed:
     """Replay a part of a day with so many jobs."""
-    day = make_day(jobs)
+    day = make_day(jobs, backlog=backlog)
     with replay_database.open_database() as engine:
         cpu, wall = time.process_time(), time.monotonic()
         found = Simulation(engine, day).run()

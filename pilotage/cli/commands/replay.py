@@ -159,8 +159,10 @@ def _list_cells(each: ComparedFigure) -> Sequence[object]:
     cells = [each.by, each.name, each.figure.value, *map(shown, (each.recorded, each.replayed, each.error))]
     if each.changed is None:
         return cells
-    sign = "" if each.effect is None else "+" if each.effect > 0 else "-"
-    return [*cells, shown(each.changed), sign + shown(abs(each.effect)) if each.effect else "none"]
+    amount = shown(abs(each.effect or 0.0))
+    if each.effect is None or amount == shown(0.0):
+        return [*cells, shown(each.changed), "none"]
+    return [*cells, shown(each.changed), ("+" if each.effect > 0 else "-") + amount]
 
 
 def _show_seconds(seconds: float) -> str:
