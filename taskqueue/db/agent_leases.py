@@ -73,8 +73,14 @@ def finish_cycle(
     return bool(conn.execute(FINISH_CYCLE, values).rowcount)
 
 
+HOLDERS = select(table.c.name, table.c.holder)
 LAST_CYCLES = select(table.c.name, table.c.last_cycle_at)
 BROKEN = select(table.c.name, table.c.broken)
+
+
+def list_holders(conn: Connection) -> Mapping[str, str]:
+    """The last holder of the lease of each agent."""
+    return {row.name: row.holder for row in conn.execute(HOLDERS)}
 
 
 def list_last_cycles(conn: Connection) -> Mapping[str, datetime | None]:

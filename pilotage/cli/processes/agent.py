@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from random import Random
 from secrets import token_hex
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from sqlalchemy import Engine
@@ -38,6 +38,7 @@ from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
 from requirements.errors import did_you_mean
 from taskqueue.blob_stores.store import BlobStore
+from taskqueue.db import agent_leases, database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,18 +183,30 @@ def _check_names(names: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+#: Instead of what an agent did: the process that leads it.
+_ACTIVE_IN: Final = "active_in"
+
+
 def _run_each_once(names: list[str], context: AgentContext, chosen: Settings, *, as_json: bool) -> None:
     with (
         cli_engine.translate_unreachable(chosen.database_url),
         open_cycles(names, context, chosen) as cycles,
     ):
         results = {name: cycle(context.clock()) for name, cycle in cycles.items()}
-    data = {name: _facts(result) for name, result in results.items()}
-    rows = (
-        (name, "active in another process" if facts is None else _format_facts(facts))
-        for name, facts in data.items()
-    )
+        with database.reading(context.engine) as conn:
+            holders = agent_leases.list_holders(conn)
+    data: dict[str, dict[str, object]] = {
+        name: {_ACTIVE_IN: _find_process(holders.get(name, ""))} if facts is None else facts
+        for name, result in results.items()
+        for facts in [_facts(result)]
+    }
+    rows = ((name, _format_facts(facts)) for name, facts in data.items())
     output.emit(data, as_json=as_json, render=lambda: output.table(("Agent", "Did"), rows))
+
+
+def _find_process(holder: str) -> str:
+    """Host and process id of a name of `unique_holder`."""
+    return holder.rpartition(":")[0] or holder
 
 
 def _facts(result: object) -> dict[str, object] | None:
