@@ -25,7 +25,7 @@ from requirements.errors import InvalidInput
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vocabulary
 
 #: How two values of an option become one: the larger amount; Slurm's features, `a&b`; its items, `gpu:2,ssd`.
-Merge = Literal["larger", "features", "items"]
+Merge = Literal["larger", "limit", "features", "items"]
 
 
 class JoinedOption(FileSection):
@@ -184,8 +184,15 @@ def _all_items(before: str, after: str) -> str:
     return ",".join(f"{name}:{count}" for name, count in counts.items())
 
 
+def _higher_limit(before: str, value: str) -> str:
+    """The larger amount; 0, which lifts the limit, is above all others."""
+    lifted = (each for each in (before, value) if 0 in (_size(each), _seconds(each)))
+    return next(lifted, larger(before, value))
+
+
 _MERGE: Mapping[Merge, Callable[[str, str], str]] = {
     "larger": larger,
+    "limit": _higher_limit,
     "features": _all_features,
     "items": _all_items,
 }

@@ -15,6 +15,9 @@ from pilotage.fabric.batch.dialect import dialect
         (["--time=2-00:00:00", "--time=60"], ["--time=2-00:00:00"]),
         (["--time=2:00:00", "--time=121:00"], ["--time=121:00"]),
         (["--time=1-0", "--time=1439"], ["--time=1-0"]),
+        (["--mem=8000M", "--mem=0"], ["--mem=0"]),  # all memory of the node
+        (["--time=60", "-t", "0"], ["--time=0"]),  # no limit
+        (["--tmp=60", "--tmp=0"], ["--tmp=60"]),
         (["--gres=gpu:2", "--gres=gpu:1,ssd:100"], ["--gres=gpu:2,ssd:100"]),
         (["--gres=gpu", "--gres=ssd", "--gres=gpu:a100"], ["--gres=ssd:1,gpu:a100:1"]),
         (["--gres=gpu:2", "--gres=gpu:a100:1"], ["--gres=gpu:a100:2"]),
