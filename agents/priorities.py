@@ -31,7 +31,7 @@ from matcher import slot_supply
 from taskqueue.db import database
 from taskqueue.task_queues import change_feed, priorities
 from taskqueue.task_queues.priorities import (
-    CountedJobs,
+    QueuedJobs,
     FamilyCache,
     NewlyOccupied,
     Weight,
@@ -88,7 +88,7 @@ class PriorityState:
 
     history: UsageCache = field(default_factory=UsageCache)
     families: FamilyCache = field(default_factory=FamilyCache)
-    counted: dict[str, dict[int, CountedJobs]] = field(default_factory=dict)  #: by VO and task queue
+    counted: dict[str, dict[int, QueuedJobs]] = field(default_factory=dict)  #: by VO and task queue
     supplies: dict[str, SlotSupply] = field(default_factory=dict)  #: of VOs with scarcity
     cursor: FeedCursor | None = None
 
@@ -181,7 +181,7 @@ def _update_weights(
 
 def _count_jobs(
     conn: Connection, vo: str, memory: PriorityState, appeared: Collection[int]
-) -> Mapping[int, CountedJobs]:
+) -> Mapping[int, QueuedJobs]:
     """The jobs of the task queues of a VO: those of task queues that appeared now, others lately."""
     known = memory.counted.get(vo)
     if known is None:

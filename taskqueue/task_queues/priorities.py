@@ -76,7 +76,7 @@ class NewlyOccupied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedJobs:
+class QueuedJobs:
     """The waiting jobs of a task queue."""
 
     raw: float  #: mean of `shares.compute_job_weight`
@@ -127,28 +127,28 @@ class FamilyCache:
         return known
 
 
-def count_jobs(conn: Connection, vo: str) -> dict[int, CountedJobs]:
+def count_jobs(conn: Connection, vo: str) -> dict[int, QueuedJobs]:
     """The jobs of each task queue of a VO that has any; reads all of them."""
     return _sum_jobs(conn.execute(COUNTED, {"vo": vo}))
 
 
-def count_jobs_of(conn: Connection, task_queue_ids: Collection[int]) -> dict[int, CountedJobs]:
+def count_jobs_of(conn: Connection, task_queue_ids: Collection[int]) -> dict[int, QueuedJobs]:
     """The same of some task queues."""
     return _sum_jobs(sql.read_batches(conn, COUNTED_OF, task_queue_ids))
 
 
-def _sum_jobs(rows: Iterable[Row[Any]]) -> dict[int, CountedJobs]:
+def _sum_jobs(rows: Iterable[Row[Any]]) -> dict[int, QueuedJobs]:
     by_priority: defaultdict[int, dict[float, int]] = defaultdict(dict)
     for row in rows:
         by_priority[row.task_queue_id][row.priority] = row.jobs
     return {
-        task_queue_id: CountedJobs(raw=shares.compute_raw_weight(jobs), jobs=sum(jobs.values()))
+        task_queue_id: QueuedJobs(raw=shares.compute_raw_weight(jobs), jobs=sum(jobs.values()))
         for task_queue_id, jobs in by_priority.items()
     }
 
 
 def list_weighted(
-    conn: Connection, vo: str, families: FamilyCache, counted: Mapping[int, CountedJobs]
+    conn: Connection, vo: str, families: FamilyCache, counted: Mapping[int, QueuedJobs]
 ) -> list[WeightedTaskQueue]:
     """The task queues of a VO with jobs, as these were `counted`, with all inputs of their weights."""
     rows = [row for row in conn.execute(OCCUPIED, {"vo": vo}) if row.task_queue_id in counted]
