@@ -31,9 +31,9 @@ from matcher import slot_supply
 from taskqueue.db import database
 from taskqueue.task_queues import change_feed, priorities
 from taskqueue.task_queues.priorities import (
-    QueuedJobs,
     FamilyCache,
     NewlyOccupied,
+    QueuedJobs,
     Weight,
     WeightedTaskQueue,
 )
