@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from cs_config.tree.configuration import Configuration
-from matcher.explain import start_forecast
+from matcher.forecast import start_forecast
 from taskqueue import past_forecasts
 from taskqueue.db import database
 from taskqueue.past_forecasts import NewForecast

@@ -18,6 +18,14 @@ def format_time(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def format_duration(seconds: float) -> str:
+    """Format what is known roughly: two digits, and the unit."""
+    for unit, length in (("d", 86_400), ("h", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 60:.0f} min"
+
+
 def format_count(number: int, one: str, many: str | None = None) -> str:
     """A number with its noun, and with its verb if both forms are given: `1 job`, `1,200 jobs wait`."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"

@@ -27,7 +27,6 @@ from matcher.explain import (
     kept_for_floors,
     pilot_supply,
     queue_set,
-    start_forecast,
     unseen_hardware,
     waiting_reason,
 )
@@ -42,7 +41,7 @@ from matcher.seen_nodes import SeenNodes
 from requirements import evaluator
 from requirements.bitset import list_positions
 from requirements.column_index import SingleItem
-from requirements.errors import MOST_HINTS, did_you_mean, format_count, format_time
+from requirements.errors import MOST_HINTS, did_you_mean, format_count, format_duration, format_time
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from requirements.states import PREPARING, JobStatus
@@ -665,7 +664,7 @@ def _relaxing(conn: Connection, situation: JobSituation) -> Iterator[str]:
     if due := [rule.changes for rule in rules if rule.after <= waited]:
         yield f"asks for less at once, if a queue could run it then: {', '.join(due)} ({whose})"
     if later := [rule for rule in rules if rule.after > waited]:
-        left = start_forecast.format_seconds(later[0].after - waited)
+        left = format_duration(later[0].after - waited)
         yield f"in {left}, if nothing fits until then, it asks for less: {later[0].changes} ({whose})"
 
 

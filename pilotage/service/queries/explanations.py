@@ -18,14 +18,12 @@ from matcher.explain import (
     alternatives,
     blockers,
     eligible_queues,
-    end_forecast,
     explanation,
     headline,
     job_conditions,
     pilot_supply,
     queue_report,
     queue_set,
-    start_forecast,
     unseen_hardware,
     work_budget,
 )
@@ -34,8 +32,9 @@ from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
-from matcher.explain.start_forecast import StartForecast
 from matcher.explain.work_budget import WorkBudget
+from matcher.forecast import end_forecast, start_forecast
+from matcher.forecast.start_forecast import StartForecast
 from matcher.limits import advertised_values, job_groups
 from matcher.limits.job_groups import JobView
 from optimizers.description import description

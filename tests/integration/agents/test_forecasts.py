@@ -11,8 +11,8 @@ from sqlalchemy import Engine, func, select
 from agents import forecasts
 from agents.forecasts import ForecastsResult
 from cs_config.tree.address import QueueAddress
-from matcher.explain import start_forecast, start_interval
-from matcher.explain.start_forecast import StartForecast
+from matcher.forecast import start_forecast, start_interval
+from matcher.forecast.start_forecast import StartForecast
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Seen, Series
 from taskqueue.db import database

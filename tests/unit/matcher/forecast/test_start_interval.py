@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from matcher.explain import start_interval
+from matcher.forecast import start_interval
 from taskqueue.past_forecasts import MOST, PastForecast, StartInterval
 
 DAY = 1440  #: minutes

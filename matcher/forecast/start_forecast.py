@@ -13,11 +13,13 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cs_config.tree.configuration import Configuration
-from matcher.explain import queue_set, start_interval, waiting_reason
+from matcher.explain import queue_set, waiting_reason
 from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.start_interval import HeldForecasts
+from matcher.forecast import start_interval
+from matcher.forecast.start_interval import HeldForecasts
 from matcher.limits.job_groups import JobView
+from requirements.errors import format_duration
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Series
 from taskqueue.past_forecasts import StartInterval
@@ -151,20 +153,12 @@ def _measure_open_share(
 
 def format_interval(interval: StartInterval) -> str:
     """The interval as people are told it."""
-    least = format_seconds(interval.least)
+    least = format_duration(interval.least)
     if interval.most is None:
         return f"not before {least} from now"
-    most = format_seconds(max(interval.most, 60))
+    most = format_duration(max(interval.most, 60))
     if interval.least < _MINUTE.total_seconds():
         return f"within {most}"
     if least == most:
         return f"in about {most}"
     return f"between {least} and {most} from now"
-
-
-def format_seconds(seconds: float) -> str:
-    """Format a duration. Two digits are enough: the interval is wide."""
-    for unit, length in (("d", 86_400), ("h", 3600)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds / 60:.0f} min"

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, event, select, update
 
-from matcher.explain import end_forecast
-from matcher.explain.end_forecast import EndForecast
+from matcher.forecast import end_forecast
+from matcher.forecast.end_forecast import EndForecast
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue import day_record, past_forecasts

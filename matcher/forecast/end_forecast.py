@@ -12,9 +12,9 @@ from typing import Final
 from sqlalchemy import Connection
 
 from cs_config.tree.configuration import Configuration
-from matcher.explain import start_forecast
-from matcher.explain.start_forecast import StartForecast
-from requirements.errors import format_count
+from matcher.forecast import start_forecast
+from matcher.forecast.start_forecast import StartForecast
+from requirements.errors import format_count, format_duration
 from taskqueue.jobs import groups
 from taskqueue.jobs.groups import GroupCounts, LastWaiting, StartedJobs
 from taskqueue.jobs.search import JobSelector
@@ -46,7 +46,7 @@ class EndForecast:
         if self.end is None:
             said.append(f"No forecast of the end: {self.refusal}.")
         else:
-            run_time = start_forecast.format_seconds(self.run_time or 0.0)
+            run_time = format_duration(self.run_time or 0.0)
             jobs = (
                 "the one job that is done" if self.done == 1 else f"half of the last {self.done:,} done jobs"
             )
