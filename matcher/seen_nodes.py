@@ -4,12 +4,14 @@ A queue leaves much to its nodes: tags that pilots measure, kinds of processors 
 some of it may run there as far as the queue states; where none of its last pilots had it, further ones would
 be sent for nothing. So such a job wants no pilots from there until new ones had it, or for a while none came:
 then it is tried again.
+
+Each VO's pilots count apart: what those of another one state keeps no pilots from a queue, and sends none.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 from sqlalchemy import Connection
 
@@ -34,11 +36,12 @@ _CONDITIONS: Final = tuple(BY_NAME[name] for name in sorted(LEFT_TO_NODES - {"cp
 _READ: Final = tuple({name: None for each in _CONDITIONS for name in (*each.reads, each.capacity) if name})
 #: Whether a class needs anything of nodes, by its digest.
 _needs: Cache[str, bool] = Cache(100_000)
+_QueueOfVo: TypeAlias = tuple[str, QueueAddress]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLack:
-    """What the pilots of a queue lacked lately that a class needs."""
+    """What the pilots of its VO at a queue lacked lately that a class needs."""
 
     lacking: tuple[str, ...]  #: of the one that lacked least, as people see it
     pilots: int
@@ -52,23 +55,24 @@ class SeenNodes:
     def __init__(self, conn: Connection, sites: Collection[str], now: datetime) -> None:
         since = now - KEPT
         found = hardware.read_by_queue(conn, sites, since=since) if sites else {}
-        self._shapes: Mapping[QueueAddress, Sequence[ShapeAtQueue]] = {
-            address: seen for address, seen in found.items() if sum(each.pilots for each in seen) >= _LEAST
+        self._shapes: Mapping[_QueueOfVo, Sequence[ShapeAtQueue]] = {
+            queue: seen for queue, seen in found.items() if sum(each.pilots for each in seen) >= _LEAST
         }
-        self._nodes: dict[tuple[QueueAddress, Resource], frozenset[Resource]] = {}
+        self._nodes: dict[tuple[_QueueOfVo, Resource], frozenset[Resource]] = {}
         self._fits: dict[tuple[str, frozenset[Resource]], bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self._shapes)
 
     def may_run(self, address: QueueAddress, offered: Resource, asked: RequirementClass) -> bool:
-        """Whether a pilot of the queue had what a class needs, or not enough of them are known.
+        """Whether a pilot of its VO had there what a class needs, or not enough of them are known.
 
         `offered` is the offer of the queue, of which its nodes decide what is left open.
         """
-        if address not in self._shapes or not _needs.get(asked.digest, lambda: _has_needs(asked)):
+        queue = asked.vo, address
+        if queue not in self._shapes or not _needs.get(asked.digest, lambda: _has_needs(asked)):
             return True
-        key = address, _read_fields(offered)
+        key = queue, _read_fields(offered)
         if key not in self._nodes:
             self._nodes[key] = self._list_nodes(*key)
         nodes = self._nodes[key]
@@ -81,9 +85,10 @@ class SeenNodes:
         """What all of the pilots lacked; None: the class may run there."""
         if self.may_run(address, offered, asked):
             return None
-        nodes = self._nodes[address, _read_fields(offered)]
+        queue = asked.vo, address
+        nodes = self._nodes[queue, _read_fields(offered)]
         nearest = min((_list_refusing(asked, each) for each in nodes), key=len)
-        seen = self._shapes[address]
+        seen = self._shapes[queue]
         return NodeLack(
             lacking=tuple(each.describe(asked) for each in nearest),
             pilots=sum(each.pilots for each in seen),
@@ -91,8 +96,8 @@ class SeenNodes:
             until=max(each.last for each in seen) + KEPT,
         )
 
-    def _list_nodes(self, address: QueueAddress, offered: Resource) -> frozenset[Resource]:
-        return frozenset(_place(each.shape, offered) for each in self._shapes[address])
+    def _list_nodes(self, queue: _QueueOfVo, offered: Resource) -> frozenset[Resource]:
+        return frozenset(_place(each.shape, offered) for each in self._shapes[queue])
 
 
 def _has_needs(asked: RequirementClass) -> bool:

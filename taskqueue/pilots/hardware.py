@@ -43,7 +43,7 @@ SHAPES = (
 #: Read by the index of sites and times: some pilots of the last hours, not all.
 BY_QUEUE = (
     select(
-        *(pilots.c[each] for each in ("site", "ce", "queue")),
+        *(pilots.c[each] for each in ("vo", "site", "ce", "queue")),
         table.c.shape,
         func.count().label("pilots"),
         func.min(pilots.c.asked_at, type_=pilots.c.asked_at.type).label("first"),
@@ -53,7 +53,7 @@ BY_QUEUE = (
     .where(
         sql.is_listed(pilots.c.site), pilots.c.asked_at >= bindparam("since", type_=pilots.c.asked_at.type)
     )
-    .group_by(pilots.c.site, pilots.c.ce, pilots.c.queue, table.c.shape)
+    .group_by(pilots.c.vo, pilots.c.site, pilots.c.ce, pilots.c.queue, table.c.shape)
 )
 _place = func.row_number().over(
     partition_by=table.c.site, order_by=(table.c.last_seen_at.desc(), table.c.digest)
@@ -193,12 +193,12 @@ class ShapeAtQueue:
 
 def read_by_queue(
     conn: Connection, sites: Collection[str], *, since: datetime
-) -> Mapping[QueueAddress, Sequence[ShapeAtQueue]]:
-    """The hardware of the pilots that first asked for jobs since then, by queue."""
-    found: defaultdict[QueueAddress, list[ShapeAtQueue]] = defaultdict(list)
+) -> Mapping[tuple[str, QueueAddress], Sequence[ShapeAtQueue]]:
+    """The hardware of the pilots that first asked for jobs since then, by VO and queue."""
+    found: defaultdict[tuple[str, QueueAddress], list[ShapeAtQueue]] = defaultdict(list)
     for row in sql.read_batches(conn, BY_QUEUE, sites, since=since):
         shape = None if row.shape is None else read_shape(row.shape)
-        found[QueueAddress(site=row.site, ce=row.ce, queue=row.queue)].append(
+        found[row.vo, QueueAddress(site=row.site, ce=row.ce, queue=row.queue)].append(
             ShapeAtQueue(shape=shape, pilots=row.pilots, first=row.first, last=row.last)
         )
     return found

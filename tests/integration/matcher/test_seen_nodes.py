@@ -34,15 +34,15 @@ def _connect(engine: Engine) -> Iterator[Connection]:
         yield conn
 
 
-def store(conn: Connection, at: datetime, *, number: int = 2, **node: Any) -> None:
+def store(conn: Connection, at: datetime, *, number: int = 2, vo: str = "cms", **node: Any) -> None:
     """Pilots of the queue that asked at a moment, with this hardware."""
     known = {"node_tags": frozenset[str](), "architecture": "x86_64", "cpu_features": frozenset({"sse2"})}
     shape = HardwareShape(**known | node)
     hardware.store_seen(conn, [(QUEUE.site, shape)], now=at)
     rows = [
         {
-            "stamp": f"{shape.digest}.{at.isoformat()}.{each}",
-            "vo": "cms",
+            "stamp": f"{shape.digest}.{vo}.{at.isoformat()}.{each}",
+            "vo": vo,
             "status": "Done",
             "site": QUEUE.site,
             "ce": QUEUE.ce,
@@ -82,6 +82,17 @@ def test_a_queue_lacks_what_none_of_its_last_pilots_had_until_they_are_too_old(
 def test_one_pilot_shows_nothing(conn: Connection, now: datetime) -> None:
     store(conn, now, number=1)
     assert find(conn, now) is None
+
+
+def test_pilots_of_another_vo_neither_close_a_queue_nor_open_it(conn: Connection, now: datetime) -> None:
+    store(conn, now, vo="lhcb")
+    store(conn, now, number=1)
+    assert find(conn, now) is None, "of its own VO only one is known"
+    store(conn, now + MINUTE, number=1)
+    store(conn, now + MINUTE, vo="lhcb", node_tags=frozenset({"hostfeat:apptainer"}))
+    lack = find(conn, now + MINUTE)
+    assert lack is not None, "they state what they like"
+    assert (lack.pilots, lack.until) == (2, now + MINUTE + seen_nodes.KEPT)
 
 
 @pytest.mark.parametrize(
