@@ -160,7 +160,7 @@ class DirectorProcess:
 
     def check(self) -> Mapping[str, str]:
         """Check the queues, what is stated of them, and the batch systems with their directories."""
-        with open_director(self.find_tree_queues()) as made:
+        with open_director(self.find_tree_queues(needs_all=True)) as made:
             self._require_slots(made, with_unknown=True)
             return made.check_systems()
 
@@ -187,8 +187,11 @@ class DirectorProcess:
                 made.end()
                 found = changed
 
-    def find_tree_queues(self) -> DirectorFile:
-        """The file with the queues of the resource tree that it selects, as the tree is now."""
+    def find_tree_queues(self, *, needs_all: bool = False) -> DirectorFile:
+        """The file with the queues of the resource tree that it selects, as the tree is now.
+
+        `needs_all`: refuse a tree with queues whose parameters are wrong, instead of leaving them out.
+        """
         described = self.described
         if described.from_tree is None:
             return described
@@ -201,7 +204,7 @@ class DirectorProcess:
                     filters = {"vo": vo, **({"site": site} if site else {})}
                     for row in output.read_pages("queues", partial(client.queues, filters)).entries:
                         found.setdefault(row["queue"], row["parameters"])
-        return configuration.add_tree_queues(described, found, str(self.file))
+        return configuration.add_tree_queues(described, found, str(self.file), needs_all=needs_all)
 
     def _require_slots(self, made: Director, *, with_unknown: bool = False) -> None:
         """Refuse a file that requests for slots what their queues do not have."""

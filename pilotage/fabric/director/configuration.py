@@ -4,6 +4,7 @@ The queues are listed, or are those of a part of the resource tree: then the nam
 is that of the batch system, and settings with `{ce}` or `{endpoint}` make one system for each CE.
 """
 
+import logging
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ from requirements import input_faults
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.input_faults import InputFault
 from requirements.values import fold
+
+log = logging.getLogger(__name__)
 
 BrokerName = Annotated[str, Field(pattern=f"^{BROKER.pattern}$")]
 
@@ -209,10 +212,19 @@ def _list_vos(told: DirectorFile, system: str) -> list[str]:
     return sorted(vo for vo in told.vos if fold(vo) in allowed)
 
 
-def add_tree_queues(told: DirectorFile, found: Mapping[str, Mapping[str, object]], file: str) -> DirectorFile:
+def add_tree_queues(
+    told: DirectorFile, found: Mapping[str, Mapping[str, object]], file: str, *, needs_all: bool = False
+) -> DirectorFile:
     """A file with all queues of its selection listed, each with the batch system of its CE.
 
-    `found`: the parameters of queues of the tree, by queue.
+    A queue whose parameters are wrong is left out, with a warning: the admins of its site write them, and
+    those of other sites must get their pilots all the same.
+
+    Args:
+        told: The file.
+        found: The parameters of queues of the tree, by queue.
+        file: Its name, for messages.
+        needs_all: Refuse the file if a queue would be left out.
     """
     if told.from_tree is None:
         return told
@@ -229,12 +241,14 @@ def add_tree_queues(told: DirectorFile, found: Mapping[str, Mapping[str, object]
         except ValueError as error:  # pydantic's too
             message = f"{queue}: {str(error).splitlines()[-1].strip()}"
             problems.append(Problem(path="queues/from_tree", message=message, file=file))
-    if not listed and not told.brokers:
+    if not listed and not told.brokers and not problems:
         where = told.from_tree.model_dump_json(exclude_defaults=True)
         message = f"no queue of the tree that the VOs of the director may use is at {where}"
         problems.append(Problem(path="queues/from_tree", message=message, file=file))
-    if problems:
+    if problems and (needs_all or not (listed or told.brokers)):
         raise InvalidDirector(problems)
+    for problem in problems:
+        log.warning("%s: gets no pilots: %s", file, problem.message)
     return told.model_copy(update={"queues": tuple(listed.values()), "from_tree": None, "systems": systems})
 
 

@@ -96,6 +96,18 @@ def test_a_queue_of_the_tree_that_would_send_pilots_to_another_cluster_is_refuse
         configuration.add_tree_queues(read({}, {"farm": SLURM}), queues, "d")
 
 
+def test_wrong_parameters_of_one_site_take_no_pilots_from_another(caplog: pytest.LogCaptureFixture) -> None:
+    queues = {**GRID, "LCG.D.de/ce/long": {"CEType": "Slurm", "SubmitOptions": "--qos='grid"}}
+    told = read({"site": ["LCG.C.it", "LCG.D.de"]}, {"farm": SLURM})
+
+    made = configuration.add_tree_queues(told, queues, "d")
+
+    assert [each.queue for each in made.queues] == ["LCG.C.it/slurm/short"]
+    assert "d: gets no pilots: LCG.D.de/ce/long: No closing quotation" in caplog.text
+    with pytest.raises(InvalidDirector, match=r"LCG.D.de/ce/long: No closing quotation"):
+        configuration.add_tree_queues(told, queues, "d", needs_all=True)
+
+
 @pytest.mark.parametrize(
     ("selection", "systems", "message"),
     [
