@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -124,25 +125,25 @@ def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
     sites = config.sites if caller.is_operator else caller.every_site & config.sites
     known = _find_ces(config)
     notes: dict[str, None] = {}
-    taken: list[Downtime] = []
-    for each in feed.downtimes:
-        if fold(each.service) not in _CE_TYPES or each.ends <= now:
-            continue
+    taken = Taken()
+    # Each once: one may concern all CEs of a site, so those that are stated again cost as much again.
+    stated = {(each.source_id, fold(each.host)): each for each in feed.downtimes if _concerns_ce(each, now)}
+    for each in stated.values():
         places = known.get(fold(each.host), ())
         if not places:
             notes[f"{each.host}: the configuration has no such CE"] = None
         elif problem := _find_problem(each.begins, each.ends, None):
             notes[f"{each.source_id}: {problem.path} {problem.message}"] = None
         else:
-            taken += _read_stated(
-                feed.source, each, [p for p in places if scopes.parse_site(p) in sites], caller, now
-            )
+            of_caller = [place for place in places if scopes.parse_site(place) in sites]
+            for downtime in _read_stated(feed.source, each, of_caller, caller, now):
+                taken.add(downtime)
     with database.writing(parts.engine) as conn:
         closures.lock_downtimes(conn)
-        change = closures.replace_feed(conn, feed.source, taken, sites)
-        _require_bounded(conn, {scopes.parse_site(each.place) for each in taken}, now)
+        change = closures.replace_feed(conn, feed.source, taken.downtimes.values(), sites)
+        _require_bounded(conn, taken.of_sites, now)
     audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
-    same = len({each.key for each in taken}) - change.added - change.changed
+    same = len(taken.downtimes) - change.added - change.changed
     return FeedImport(
         added=change.added,
         changed=change.changed,
@@ -150,6 +151,27 @@ def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
         unchanged=same,
         notes=list(notes)[:_NOTES],
     )
+
+
+def _concerns_ce(stated: StatedDowntime, now: datetime) -> bool:
+    """Whether it is about a CE, and not over."""
+    return fold(stated.service) in _CE_TYPES and stated.ends > now
+
+
+@dataclass(slots=True)
+class Taken:
+    """The downtimes of a feed that an import stores, none of which is over: of each site a bounded number."""
+
+    downtimes: dict[tuple[str | None, str], Downtime] = field(default_factory=dict)  #: by their keys
+    of_sites: Counter[str] = field(default_factory=Counter)  #: their numbers
+
+    def add(self, downtime: Downtime) -> None:
+        """Add one; InvalidRequest if its site has too many, before they take memory."""
+        if downtime.key not in self.downtimes:
+            site = scopes.parse_site(downtime.place)
+            self.of_sites[site] += 1
+            _check_number(site, self.of_sites[site])
+        self.downtimes[downtime.key] = downtime
 
 
 def _read_stated(
@@ -165,9 +187,14 @@ def _require_bounded(conn: Connection, sites: Collection[str], now: datetime) ->
     """Raise InvalidRequest if one of these sites has too many downtimes that are not over."""
     found = closures.list_downtimes(conn, sites, now=now)
     for site, number in Counter(scopes.parse_site(each.place) for each in found).items():
-        if number > MOST_OF_SITE:
-            message = f"{site} would have {number:,} that are not over, allowed are {MOST_OF_SITE:,}"
-            raise InvalidRequest([Problem(path="downtimes", message=message)])
+        _check_number(site, number)
+
+
+def _check_number(site: str, number: int) -> None:
+    """Raise InvalidRequest if so many downtimes that are not over are too many for a site."""
+    if number > MOST_OF_SITE:
+        message = f"{site} would have {number:,} that are not over, allowed are {MOST_OF_SITE:,}"
+        raise InvalidRequest([Problem(path="downtimes", message=message)])
 
 
 def _find_problem(begins: datetime, ends: datetime, now: datetime | None) -> Problem | None:

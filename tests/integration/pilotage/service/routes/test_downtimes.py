@@ -8,6 +8,7 @@ import pytest
 
 from pilotage.service.queries import downtimes
 from pilotage.service.services import utc_now
+from taskqueue.sites import closures
 from tests.integration.pilotage.service.pages.test_access import session
 from tests.support.service import Service
 
@@ -109,6 +110,22 @@ def test_a_site_has_only_so_many_downtimes(service: Service, monkeypatch: pytest
         assert each.status_code == 400
         assert f"{SITE} would have 3 that are not over, allowed are 2" in each.json()["error"]["message"]
     assert len(_list(admin)) == 2
+
+
+def test_a_feed_with_too_many_is_refused_before_any_is_stored(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downtimes, "MOST_OF_SITE", 2)
+    admin, touched = service.as_role("site_admin", vo="cms", site=SITE), list[object]()
+    lock = closures.lock_downtimes
+    monkeypatch.setattr(closures, "lock_downtimes", lambda conn: (touched.append(conn), lock(conn)))
+    stated = [_stated(f"{number}G0") for number in range(3)]
+    refused = admin.post("/api/v1/downtimes/import", json={"source": "gocdb", "downtimes": stated})
+    assert refused.status_code == 400
+    assert f"{SITE} would have 3 that are not over, allowed are 2" in refused.json()["error"]["message"]
+    assert touched == []
+    assert _import(admin, *stated[:2], *stated[:2])["added"] == 2
+    assert len(touched) == 1
 
 
 def test_a_long_reason_of_a_feed_is_cut(service: Service) -> None:
