@@ -32,6 +32,7 @@ _UNSHARE = (
 )
 #: The work directory stays reachable as the current one, whatever is mounted over its path: hence `-c`,
 #: which keeps mount from resolving the path. The job is not to blame for a failure: it is rescheduled.
+#: Cgroups of the account can be read, but not killed, frozen or limited; of terminals there are only its own.
 _SCRIPT = f"""\
 set -e
 trap 'exit {payload_payload.RESCHEDULE}' EXIT
@@ -55,6 +56,19 @@ done
 shift
 if [ -d /dev/shm ]
 then mount -t tmpfs tmpfs /dev/shm
+fi
+if [ -d /dev/pts ]
+then mount -t devpts -o newinstance,ptmxmode=0666 devpts /dev/pts || mount -c --bind ./hidden /dev/pts
+fi
+while read -r _ _ _ _ place _
+do
+  case $place in
+    /sys/fs/cgroup | /sys/fs/cgroup/*)
+      mount -c -o remount,bind,ro,nosuid,nodev,noexec "$place" || mount -c --bind ./hidden "$place" ;;
+  esac
+done </proc/self/mountinfo
+if [ -e /proc/sys/user/max_cgroup_namespaces ]
+then echo 0 >/proc/sys/user/max_cgroup_namespaces
 fi
 mkdir -p "$area/work" "$area/tmp"
 mount -c --bind ./work "$area/work"

@@ -66,6 +66,26 @@ def test_a_payload_sees_neither_its_neighbours_nor_what_is_the_pilots(
 
 
 @userns
+def test_cgroups_and_terminals_of_the_account_are_out_of_reach(server: LeaseServer, tmp_path: Path) -> None:
+    master, terminal = os.openpty()
+    place = os.ttyname(terminal)
+    opens = "import os; _, own = os.openpty(); print(os.isatty(own))"
+    asks = (
+        f"ls -i {place} | cut -d ' ' -f 1; ls /dev/pts; python3 -c '{opens}'; "
+        "grep ' /sys/fs/cgroup' /proc/self/mountinfo | cut -d ' ' -f 6 | grep -v '^ro,'; "
+        "unshare --user --map-root-user --cgroup true && echo other cgroups; "
+        "unshare --user --map-root-user true && echo nested"
+    )
+    job = server.add(shell(asks))
+    try:
+        run(server.url, tmp_path, "--isolation", "userns")
+    finally:
+        os.close(terminal)
+        os.close(master)
+    assert said(job.output) == "ptmx\nTrue\nnested\n"
+
+
+@userns
 def test_a_payload_in_namespaces_works_as_any_other(server: LeaseServer, tmp_path: Path) -> None:
     script = "#!/bin/sh\ncat input__txt; echo $1 $WISH; id -u; pwd; echo out > out__txt; exit 7\n".replace(
         "__", "."
