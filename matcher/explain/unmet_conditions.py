@@ -29,7 +29,10 @@ from requirements.values import Scalar, fold, format_value, lookup
 
 #: Folded names that queues have from their addresses, which conditions of jobs see on demand only.
 _OF_ADDRESS: Final = frozenset(map(fold, glue.OF_ADDRESS))
-_BY_ADDRESS: Final = " (name places by Site and GridCE, or set Pools/ByAddress)"
+#: Folded names of places that no queue has as parameters: `Requirements` find none of them.
+_OF_PLACES: Final = frozenset(map(fold, ("Site", "GridCE", "CE", "Queue")))
+_BY_KEYWORD: Final = "name places by Site and GridCE beside Requirements"
+_BY_ADDRESS: Final = f"{_BY_KEYWORD}, or set Pools/ByAddress"
 #: Cached results: number, and their bytes for a VO.
 _CACHED: Final = 20_000
 MOST_BYTES: Final = 32 << 20
@@ -99,8 +102,9 @@ class UnmetConditions:
                 text = f"expired, it was {format_value(value)}"
                 named = (f"{name} {text}" if each == absent else each for each in entries)
                 has = "; ".join(named) or text
-            elif fold(name) in _OF_ADDRESS and absent in entries:
-                has = "; ".join(f"{each}{_BY_ADDRESS}" if each == absent else each for each in entries)
+            elif fold(name) in _OF_ADDRESS | _OF_PLACES and absent in entries:
+                instead = _BY_ADDRESS if fold(name) in _OF_ADDRESS else _BY_KEYWORD
+                has = "; ".join(f"{each} ({instead})" if each == absent else each for each in entries)
             elif fold(name) in lists and isinstance(lookup(queue.values, name), Scalar):
                 begins = f"{name} = "
                 has = "; ".join(f"{e}, which is no list" if e.startswith(begins) else e for e in entries)

@@ -11,7 +11,8 @@ from requirements.requirement_class import RequirementClass
 
 QUEUE = "{SE: se1, SoftwareTag: [A], Ports: [1, 2]}"
 TREE = f"Resources: {{Sites: {{S: {{CEs: {{ce1.a.org: {{Queues: {{q: {QUEUE}}}}}}}}}}}}}\n"
-PLACES = "is absent (name places by Site and GridCE, or set Pools/ByAddress)"
+KEYWORDS = "is absent (name places by Site and GridCE beside Requirements)"
+PLACES = "is absent (name places by Site and GridCE beside Requirements, or set Pools/ByAddress)"
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ PLACES = "is absent (name places by Site and GridCE, or set Pools/ByAddress)"
         ('RegExp("ce1.a.org/q", other.GlueCEUniqueID)', f"GlueCEUniqueID {PLACES}"),
         ('!RegExp("ce2", other.glueceinfohostname)', f"glueceinfohostname {PLACES}"),
         ('other.QueueName == "q" || other.SE == "x"', f"QueueName {PLACES}; SE = se1"),
+        ('other.GridCE == "ce1.a.org"', f"GridCE {KEYWORDS}"),
+        ('other.site == "S" || other.Queue == "q"', f"site {KEYWORDS}; Queue {KEYWORDS}"),
         ("other.GlueCEStateFreeCPUs > 1", "GlueCEStateFreeCPUs is absent"),
     ],
 )
