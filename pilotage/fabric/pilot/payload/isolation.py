@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -130,6 +132,8 @@ _CONTAINER = (
 #: payload was reached, and executes it.
 _LAUNCH = ("/bin/sh", "-c", '. "$0" && : > "$0" && exec "$@"')
 _ENVIRONMENT = ".environment"
+#: File with the first line of that file, which the payload never sees, so it cannot write it again.
+_MARK = "mark"
 #: Names that a shell can export; some are reserved by the shell.
 _EXPORTABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _OF_SHELL = frozenset({"_", "PPID", "UID", "EUID", "SHELLOPTS", "BASHOPTS", "IFS", "PS4"})
@@ -169,7 +173,9 @@ class Isolation:
             for word in self.words
         ]
         variables = area.scratch / _ENVIRONMENT
-        variables.write_text(_assignments(payload), encoding="utf-8", errors="surrogateescape")
+        mark = f"# {secrets.token_hex(16)}\n"
+        (area.top / _MARK).write_text(mark)
+        variables.write_text(mark + _assignments(payload), encoding="utf-8", errors="surrogateescape")
         if not self.has_programs_of_host:
             _make_mount_points(area)
         seen = _SEEN_PREFIXES if self.has_programs_of_host else (*_SEEN_PREFIXES, *_PROXIES)
@@ -223,8 +229,13 @@ def contain(isolation: Isolation, image: str, *, options: Sequence[str], own: Ma
 
 def was_reached(area: WorkArea) -> bool:
     """Whether an isolated payload itself was executed, not only the wrapper."""
-    variables = area.scratch / _ENVIRONMENT
-    return not variables.exists() or variables.stat().st_size == 0
+    mark = (area.top / _MARK).read_bytes()
+    try:
+        descriptor = os.open(area.scratch / _ENVIRONMENT, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return True
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        return not stat.S_ISREG(os.fstat(descriptor).st_mode) or file.read(len(mark)) != mark
 
 
 def _choose_strongest(hidden: Sequence[Path], own: Mapping[str, str]) -> Isolation:

@@ -134,6 +134,25 @@ def test_a_host_that_starts_no_container_gives_the_job_back_and_is_told(
     assert "trouble with this host" in ended["reason"]
 
 
+@userns
+def test_a_payload_cannot_pretend_that_its_container_did_not_start(
+    server: LeaseServer, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    text = "while mounting: no space left on device"
+    writes = (
+        "rm -f $TMPDIR/.environment; export -p > $TMPDIR/.environment",
+        "rm -f $TMPDIR/.environment; mkfifo $TMPDIR/.environment",
+        "ln -sf /proc/self/environ $TMPDIR/.environment",
+    )
+    jobs = [server.add(shell(f"{each}; echo FATAL: {text} >&2; exit 255", Image=ANY)) for each in writes]
+
+    run(server.url, tmp_path / "work", environment=environment)
+
+    for job in jobs:
+        assert job.status == "Failed", "it is not given back as trouble with the host"
+        assert job.application_status == "exit code 255"
+
+
 def test_a_registry_that_is_away_is_neither_the_jobs_nor_the_hosts_fault(
     server: LeaseServer, tmp_path: Path, environment: dict[str, str]
 ) -> None:
