@@ -75,6 +75,9 @@ TEMPORARY_VALUES: Final = 1000
 
 #: Input files of one job.
 FILES: Final = 1_000_000
+#: Characters of all defaults of keywords that a VO, or the installation, states: each job that is given to a
+#: pilot has them in its description, and one answer has up to a thousand.
+DEFAULT_VALUES: Final = 16_384
 #: Jobs of one submission, in all its descriptions: less than a second of processor time.
 SUBMITTED_JOBS: Final = 10_000
 #: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.

@@ -96,6 +96,7 @@ def _validated(section: Section, path: str, file: str, problems: list[Problem]) 
             (name, f"{message}; jobs that leave {name} out would be refused") for name, message in wrong
         ]
         unfit = () if wrong else options.job_description.unfit_default_rules()
+        refused += options.job_description.excess_defaults()
         faults = [_wrong_default(name, message, section, path, file) for name, message in (*refused, *unfit)]
         problems += faults
         if not faults:

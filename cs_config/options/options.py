@@ -288,6 +288,17 @@ class JobDescriptionOptions(Options):
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         yield from ((spelled.get(name, name), message) for name, message in self.find_conflicts(read))
 
+    def excess_defaults(self) -> Iterator[tuple[str, str]]:
+        """Names whose default makes all defaults together too long for the descriptions that get them."""
+        total = 0
+        for name, option in self.declared.items():
+            total += len(json.dumps(option.default))
+            if option.default is not None and total > bounds.DEFAULT_VALUES:
+                yield (
+                    name,
+                    f"all defaults have {total:,} characters with it, allowed are {bounds.DEFAULT_VALUES:,}",
+                )
+
     def unfit_default_rules(self) -> Iterator[tuple[str, str]]:
         """Changes in default rules of retry and relaxation that no job of the VO can have: option, and why.
 

@@ -441,6 +441,14 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             test=f"{_EDITS}test_the_parts_of_an_administrator_grow_up_to_a_bound",
         ),
         Amount(
+            who="VO",
+            what="characters of all defaults of keywords",
+            most=f"{bounds.DEFAULT_VALUES:,}: each job gets them",
+            counted_by="cs_config.options.operations",
+            test="tests/unit/cs_config/options/test_operations.py::"
+            "test_all_defaults_together_are_bounded_since_each_job_gets_them",
+        ),
+        Amount(
             who="all",
             what="values that queues inherit, each counted for each queue",
             most=f"{bounds.INHERITED_VALUES:,}",

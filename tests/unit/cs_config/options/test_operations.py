@@ -2,7 +2,7 @@ import pytest
 from pydantic import ValidationError
 
 from cs_config import validate
-from cs_config.options import keywords
+from cs_config.options import bounds, keywords
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure, TimeSlice
 from requirements.record import MatchRule, ValueKind
@@ -43,6 +43,15 @@ def test_a_vos_options_stand_over_those_for_everybody_one_by_one() -> None:
 def test_a_default_rule_of_retry_may_change_what_jobs_of_the_vo_have(rule: str) -> None:
     stated = f"{{Extra: [own], Disk: {{type: number}}, Retry: {{default: '{rule}'}}}}"
     assert errors(f"{{cms: {{JobDescription: {stated}}}}}") == []
+
+
+def test_all_defaults_together_are_bounded_since_each_job_gets_them() -> None:
+    half = "x" * (bounds.DEFAULT_VALUES // 2)
+    stated = f"Executable: {{default: {half}}}, Arguments: {{default: %s}}"
+    assert errors(f"{{CMS: {{JobDescription: {{{stated % 'x'}}}}}}}") == []
+    [refused] = errors(f"{{CMS: {{JobDescription: {{{stated % half}}}}}}}")
+    assert "Operations/CMS/JobDescription/Arguments/default: all defaults have 16,388 characters" in refused
+    assert "with it, allowed are 16,384" in refused
 
 
 def test_null_goes_back_to_the_built_in_default() -> None:
