@@ -105,6 +105,8 @@ _CPU_MINUTES: Final = "maxcputime"
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
+#: RFC #5 has the first; DIRAC's own examples of it the second.
+_DOMAINS = ("Domains", "Domain")
 _OF_QUEUES = (
     "CEs",
     "Queues",
@@ -296,7 +298,7 @@ class DiracLayout:
         return tree
 
     def _site_of_rfc5(self, short: str, section: Section) -> tuple[str, dict[str, object]]:
-        domains = _list_items(section, "Domains")
+        domains = next(filter(None, (_list_items(section, each) for each in _DOMAINS)), [])
         country = _list_items(section, "Country")
         names = [domains[0] if domains else "", short, country[0].lower() if country else ""]
         if len(domains) > 1:
@@ -431,7 +433,9 @@ def _is_grid(section: Section) -> bool:
 
 
 def _is_of_rfc5(section: Section) -> bool:
-    return isinstance(section.entries.get("Computing"), Section) or "Domains" in section.entries
+    return isinstance(section.entries.get("Computing"), Section) or not section.entries.keys().isdisjoint(
+        _DOMAINS
+    )
 
 
 def _list_items(section: Section, name: str) -> list[str]:

@@ -253,6 +253,13 @@ def test_the_layout_of_rfc_5_becomes_ours():
     assert "not in LCG" in notes[site]
 
 
+@pytest.mark.parametrize("option", ["Domain = EGI", "Domain = EGI, LCG", "Domains = EGI\nDomain = LCG"])
+def test_a_site_of_rfc_5_is_called_after_its_domain_in_either_spelling(option: str):
+    """Source: `ConfigurationSystem/test/resources.cfg` of DIRAC, which has `Domain`."""
+    found = dirac_import.propose_dirac(NOTHING, {"rfc5.cfg": RFC5.replace("Domains = EGI, LCG", option)})
+    assert list(found.proposal.after.tree["Resources"]["Sites"]) == ["EGI.CNAF.it"]
+
+
 def test_defaults_of_ces_alone_leave_no_empty_section():
     computing, sites = (
         "Computing {\nCEDefaults {\nVO = lhcb\n}\n}\n",
