@@ -65,6 +65,10 @@ _READ: Final = frozenset(
         ),
     )
 )
+_OF_SERVICE: Final = ("GLUE2ShareServiceForeignKey", "GLUE2ComputingShareComputingServiceForeignKey")
+_DOMAIN_OF_SERVICE: Final = "GLUE2ServiceAdminDomainForeignKey"
+#: Read, too, of entries that are below no admin domain.
+_READ_WITHOUT_DOMAIN: Final = frozenset(map(fold, (*_OF_SERVICE, _DOMAIN_OF_SERVICE, "GLUE2ServiceID")))
 _NAMES: Final = re.compile(r"^([\w-]+):", re.MULTILINE)
 _DAY: Final = 86400  # s
 _PLATFORMS: Final = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
@@ -79,6 +83,7 @@ def propose_glue2(
     """Merge the computing shares into the current configuration.
 
     A CE that the tree has stays at its site; else `site`, else `LCG.` and the name of the admin domain.
+    A share of none is left out.
     """
     notes: list[Problem] = []
     entries = [entry for file, text in files.items() for entry in ldif.read_ldif(text, file)]
@@ -90,7 +95,7 @@ def propose_glue2(
     for share in shares:
         host = index.host(share)
         queue = ldif.read_first(share, "GLUE2ComputingShareMappingQueue") or index.name(share)
-        place = known.get(fold(host)) or site or f"{_GRID}.{index.domain(share)}"
+        place = known.get(fold(host)) or site or index.site(share)
         if host and all(NAME.fullmatch(each) for each in (place, host, queue)):
             queues[place, host, queue].append(share)
         else:
@@ -113,7 +118,8 @@ def propose_glue2(
 
 def _left_out(entry: LdapEntry) -> Iterator[str]:
     """Attributes without an equivalent, and those whose value states nothing."""
-    yield from (name for name in entry if name not in _READ)
+    read = _READ if _Index.domain(entry) else _READ | _READ_WITHOUT_DOMAIN
+    yield from (name for name in entry if name not in read)
     for theirs in _NUMBERS.values():
         used = next((each for each in theirs if ldif.read_number(entry, each)), None)
         for name in (f"GLUE2ComputingShare{each}" for each in theirs if each != used):
@@ -211,6 +217,8 @@ class _Index:
     def __init__(self, entries: Sequence[LdapEntry]) -> None:
         endpoints = ldif.list_class(entries, "ComputingEndpoint") or ldif.list_class(entries, "Endpoint")
         self._endpoints = self._by_id(endpoints, "GLUE2EndpointID")
+        services = ldif.list_class(entries, "ComputingService") or ldif.list_class(entries, "Service")
+        self._services = self._by_id(services, "GLUE2ServiceID")
         self._nodes = self._by_id(ldif.list_class(entries, "ExecutionEnvironment"), "GLUE2ResourceID")
         self._policies = self._by_id(
             ldif.list_class(entries, "MappingPolicy"), "GLUE2MappingPolicyShareForeignKey"
@@ -230,10 +238,20 @@ class _Index:
     def name(self, share: LdapEntry) -> str:
         return ldif.read_first(share, "GLUE2ShareID")
 
-    def domain(self, share: LdapEntry) -> str:
+    @staticmethod
+    def domain(entry: LdapEntry) -> str:
         """The admin domain in the distinguished name."""
-        found = re.search(r"(?:^|,)\s*GLUE2DomainID=([^,]+)", ldif.read_first(share, "dn"), re.IGNORECASE)
+        found = re.search(r"(?:^|,)\s*GLUE2DomainID=([^,]+)", ldif.read_first(entry, "dn"), re.IGNORECASE)
         return found[1].strip() if found else ""
+
+    def site(self, share: LdapEntry) -> str:
+        """Called after its admin domain, else that of its service: a CE publishes itself below none."""
+        domains = [self.domain(share)]
+        for name in _OF_SERVICE:
+            services = self._referred(self._services, share, ldif.read_first(share, name))
+            domains += (ldif.read_first(each, _DOMAIN_OF_SERVICE).rpartition(":")[2] for each in services)
+        stated = next((each for each in domains if fold(each) not in _UNSTATED), "")
+        return stated and f"{_GRID}.{stated}"
 
     def _endpoints_of(self, share: LdapEntry) -> Iterator[LdapEntry]:
         keys = [

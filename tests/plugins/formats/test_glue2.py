@@ -211,6 +211,38 @@ def test_a_ce_stays_at_its_site() -> None:
     assert [str(each) for each in after.addresses] == ["LCG.Mine.org/ce01.example.org/long"]
 
 
+_SERVICE = """\
+dn: GLUE2ServiceID=ce01.example.org_ComputingElement,GLUE2GroupID=resource,o=glue
+objectClass: GLUE2Service
+objectClass: GLUE2ComputingService
+GLUE2ServiceID: ce01.example.org_ComputingElement
+GLUE2ServiceAdminDomainForeignKey: {domain}
+
+"""
+
+
+@pytest.mark.parametrize(
+    "key", ["GLUE2ShareServiceForeignKey", "GLUE2ComputingShareComputingServiceForeignKey"]
+)
+@pytest.mark.parametrize(
+    ("domain", "places"),
+    [
+        *(("EXAMPLE-T2", {str(LONG)}), ("urn:ogf:AdminDomain:EXAMPLE-T2", {str(LONG)})),
+        *(("urn:ad:UNDEFINEDVALUE", set()), ("", set())),
+    ],
+)
+def test_a_ce_that_publishes_itself_is_at_the_domain_of_its_service(
+    key: str, domain: str, places: set[str]
+) -> None:
+    """As the resource BDII of a CE prints it, whose entries are below no admin domain."""
+    service = f"GLUE2ComputingShareMappingQueue: long\n{key}: ce01.example.org_ComputingElement"
+    text = BDII.replace("GLUE2DomainID=EXAMPLE-T2,GLUE2GroupID=grid,", "")
+    text = _SERVICE.format(domain=domain) + text.replace("GLUE2ComputingShareMappingQueue: long", service)
+    found = glue2.propose_glue2(NOTHING, {"ce.ldif": text})
+    assert {str(each) for each in found.proposal.after.addresses} == places
+    assert any("an admin domain" in each.message for each in found.notes) == (not places)
+
+
 def test_the_numbers_of_jobs_are_an_advertisement() -> None:
     assert ldif.read_counts(BDII, "bdii.ldif") == {
         "CurrentRunningJobs": 320,
