@@ -27,14 +27,14 @@ _OF_NODES = {
     node_attributes.FORWARDING: node_attributes.read_forwarding,
 }
 #: Sections of limits by kind of job, with their readers; delays and floors are of whole sites.
-_OF_LIMITS: Mapping[str, LimitReader] = {
+OF_LIMITS: Mapping[str, LimitReader] = {
     "RunningLimit": place_limits.read_limits_at,
     "MatchingDelay": place_limits.read_delays_at,
     "Floors": place_limits.read_floors_at,
 }
 #: The sections that each level may have, its children first.
 BELOW = {
-    "Site": ("CEs", "VOs", "Throttle", *_OF_LIMITS, *_OF_NODES),
+    "Site": ("CEs", "VOs", "Throttle", *OF_LIMITS, *_OF_NODES),
     "CE": ("Queues", "VOs", "Throttle", "RunningLimit", *_OF_NODES),
     "Queue": ("VOs", "Throttle", *_OF_NODES),
 }
@@ -117,7 +117,7 @@ class ResourceReader:
                 by_vo = self._read_vos(entry, f"{path}/{name}", level)
             elif name == "Throttle":
                 self._read_throttle(entry, f"{path}/{name}", scope)
-            elif name in _OF_LIMITS and name in BELOW[level]:
+            elif name in OF_LIMITS and name in BELOW[level]:
                 self._read_limits(entry, path, scope, name)
         found = self.nodes[path] = Level(path=path, plain=plain, by_vo=by_vo)
         return found
@@ -166,7 +166,7 @@ class ResourceReader:
         path = f"{path}/{name}"
         if isinstance(entry, Section):
             try:
-                self.limits += list(_OF_LIMITS[name](scope, model_section(entry)))
+                self.limits += list(OF_LIMITS[name](scope, model_section(entry)))
             except ValueError as error:
                 self.parameters.error(path, entry.line, str(error))
         elif entry.value is not None:

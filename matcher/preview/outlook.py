@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from cs_config.editing.editor import ConfigEditor, ProposalCheck
 from cs_config.editing.proposals import Proposal
 from cs_config.source.diff import ABSENT, Difference, list_leaves
-from cs_config.tree import parameters
+from cs_config.tree import parameters, resources
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.explain import job_conditions, kept_for_floors, queue_report, work_budget
@@ -40,8 +40,8 @@ from taskqueue.sites import occupancy
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import WaitingClass
 
-#: Sections without parameters.
-_NO_PARAMETERS = frozenset({"Throttle", "Forwarding"})
+#: Sections without parameters: limits hold names of VOs and kinds of jobs.
+_NO_PARAMETERS = frozenset({"Throttle", "Forwarding", *resources.OF_LIMITS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

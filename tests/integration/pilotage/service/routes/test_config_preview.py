@@ -172,6 +172,16 @@ def test_a_parameter_that_no_job_asks_for_or_every_job_misses_is_told(service: S
     assert preview(service.operator(), right)["in_vain"] == []
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [{"Floors": {"cms": 1}}, {"RunningLimit": {"VO": {"cms": 1}}}, {"MatchingDelay": {"VO": {"cms": 1}}}],
+)
+def test_the_names_in_a_limit_are_no_parameters_that_jobs_might_ask_for(service: Service, limit: dict):
+    submit(service, "cms", {"CPUModel": "Intel Xeon"}, 2)
+    [(name, value)] = limit.items()
+    assert preview(service.operator(), {f"{SITE}/{name}": value})["in_vain"] == []
+
+
 def test_what_is_probably_not_meant_so_is_told_before_it_is_done(service: Service, cms):
     change = {f"{CE}/Queues/long/VOs/cms/MaxRAMMb": 32000}
     [warning] = preview(cms, change)["warnings"]
