@@ -10,7 +10,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from itertools import chain
 from sys import intern
-from typing import Any
+from typing import Any, Final
 
 from cs_config.options import bounds
 from cs_config.source.sections import Leaf, LineOrigins
@@ -234,6 +234,9 @@ KNOWN = (
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
 #: Names that sites had for their own in release 1.0; they have others like them, `CPUVendor`.
 _ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime", "HEPScore23"})
+#: Resemble ours and are read: names of the schema (see `glue`), and what pilots measure of the system.
+_SCHEMA: Final = "glue"
+_MEASURED: Final = frozenset({"osname", "osversion"})
 #: Names that may be misspelled.
 _NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 
@@ -334,6 +337,8 @@ class ParameterReader:
         suggestion, surely = suggest_parameter(name) or (None, False)
         if surely:
             self.error(path, line, "unknown parameter", suggestion)
+        elif folded in _MEASURED or folded.startswith(_SCHEMA):
+            return
         elif suggestion and folded not in self._warned:
             self._warned.add(folded)
             message = "not a parameter of the system (kept as the site's own)"

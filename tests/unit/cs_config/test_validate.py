@@ -57,6 +57,7 @@ def test_slips_of_the_pen_are_errors(name: str, meant: str) -> None:
     [
         *("SiteName", "LocalColour", "CPUModel", "SoftwareTag", "x", "glidein.cap", "Größe", "MinRAM"),
         *("CPUVendor", "CPUMemory", "GPUVendors", "GPUVendor", "GPURuntime"),
+        *("GlueCEPolicyMaxWallClockTime", "GlueCEPolicyMaxTotalJobs", "OSName", "OSVersion"),
     ],
 )
 def test_a_sites_own_names_are_accepted(name: str) -> None:
