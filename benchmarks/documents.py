@@ -11,8 +11,8 @@ from functools import cache
 from typing import TypeVar
 
 from benchmarks import lhcb
-from requirements.cpu_levels import LEVELS
-from requirements.specification import RESERVED
+from requirements.diracx.cpu_levels import LEVELS
+from requirements.diracx.specification import RESERVED
 
 SITES = tuple(f"LCG.Site{number:03d}.org" for number in range(1_000))
 TAGS = (

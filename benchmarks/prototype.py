@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks import documents
 from benchmarks.results import Result, quantile
-from requirements.cpu_levels import FEATURES, LEVELS
-from requirements.specification import architecture_number
+from requirements.diracx.cpu_levels import FEATURES, LEVELS
+from requirements.diracx.specification import architecture_number
 
 _CANDIDATES = 500
 _PACKAGE = "matchmaking"

@@ -16,9 +16,10 @@ from cs_config.tree.configuration import Configuration
 from matcher import rules
 from matcher.conditions import BY_NAME, COLUMNS
 from matcher.request.node_keywords import read_node
-from requirements import images, tag_expression
+from requirements import images
 from requirements.column_index import SingleItem
-from requirements.cpu_levels import FEATURES
+from requirements.diracx import tag_expression
+from requirements.diracx.cpu_levels import FEATURES
 from requirements.nodes.flags import render_clauses
 from requirements.nodes.lrms_rendering import Term
 from requirements.nodes.lrms_vocabulary import ConditionForm

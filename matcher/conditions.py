@@ -16,10 +16,10 @@ from matcher import remedies, rules
 from matcher.remedies import RefusingQueue, Remedy
 from requirements import images
 from requirements.column_index import Items, SingleItem, Values
+from requirements.diracx.specification import OPPORTUNISTIC, architecture_number, version_number
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from requirements.specification import OPPORTUNISTIC, architecture_number, version_number
 from requirements.values import format_value
 
 #: The values of a demand's fields.

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from matcher import rules
-from requirements import requirement_class, tag_expression
+from requirements import requirement_class
+from requirements.diracx import tag_expression
+from requirements.diracx.specification import OPPORTUNISTIC
 from requirements.errors import MOST_HINTS, did_you_mean
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from requirements.specification import OPPORTUNISTIC
 from requirements.values import fold, format_value, normal_number
 
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is

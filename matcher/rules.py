@@ -9,14 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from requirements import images, tag_expression
+from requirements import images
 from requirements.column_index import Items, SingleItem, Values
-from requirements.cpu_levels import LEVELS, list_features
+from requirements.diracx import tag_expression
+from requirements.diracx.cpu_levels import LEVELS, list_features
+from requirements.diracx.specification import GPU_VENDORS, OPPORTUNISTIC
+from requirements.diracx.tag_expression import Term
 from requirements.kept import keep
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Exclusion, Resource
-from requirements.specification import GPU_VENDORS, OPPORTUNISTIC
-from requirements.tag_expression import Term
 from requirements.values import fold
 
 

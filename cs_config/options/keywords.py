@@ -13,11 +13,12 @@ from typing import Final
 
 from cs_config.options import bounds, relax_rules, retry_rules
 from cs_config.options.job_rules import JobRuleError
-from requirements import images, tag_expression
-from requirements.cpu_levels import FEATURES
+from requirements import images
+from requirements.diracx import tag_expression
+from requirements.diracx.cpu_levels import FEATURES
+from requirements.diracx.specification import MOST_GPUS, is_version
 from requirements.errors import did_you_mean, format_count
 from requirements.quantities import QUANTITIES
-from requirements.specification import MOST_GPUS, is_version
 from requirements.states import AfterPolicy
 from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, text_fault
 

@@ -26,9 +26,9 @@ from cs_config.options.keywords import Keyword, UnfitValueError
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.options.relax_rules import RELAX, RelaxRule
 from cs_config.options.retry_rules import RetryRule
+from requirements.diracx.specification import CONDITIONAL_DEFAULTS, DOCUMENT
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
-from requirements.specification import CONDITIONAL_DEFAULTS, DOCUMENT
 from requirements.values import Scalar, fold, format_value
 
 Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
@@ -117,7 +117,7 @@ _KEYWORDS_OF_SPECIFICATION: Final = frozenset(keywords.BY_ATTRIBUTE[name].name f
 #: Names in stored descriptions of jobs that follow the specification: its document, and its keywords.
 _NAMES_OF_SPECIFICATION: Final = _KEYWORDS_OF_SPECIFICATION | {DOCUMENT}
 _NAMED: Final = re.compile(f'"(?:{"|".join(sorted(_NAMES_OF_SPECIFICATION))})": ')
-#: Keywords whose defaults depend on what else such a job states (`requirements.specification.complete`).
+#: Keywords whose defaults depend on what else such a job states (`diracx.specification.complete`).
 _DECIDED_WITH_CLASS: Final = frozenset(keywords.BY_ATTRIBUTE[name].name for name in CONDITIONAL_DEFAULTS)
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from cs_config.options import bounds, keywords
-from requirements.cpu_levels import normalise_features
+from requirements.diracx.cpu_levels import normalise_features
+from requirements.diracx.specification import architecture_number, version_number
 from requirements.nodes.node_facts import Facts
-from requirements.specification import architecture_number, version_number
 from requirements.values import fold
 
 #: Keyword to attribute of a resource.

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
+from requirements.diracx.specification import MEASURED_TAGS
 from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.resource import Resource
-from requirements.specification import MEASURED_TAGS
 from requirements.values import Value, fold
 
 Number = TypeVar("Number", int | None, float | None)

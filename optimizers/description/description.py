@@ -14,12 +14,12 @@ from cs_config.options.options import SpecificationRule, VoOptions
 from optimizers.description import document as documents
 from optimizers.description import relax_changes, retry_changes
 from optimizers.description.document import Document, DocumentReader
-from requirements import specification
 from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
+from requirements.diracx import specification
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
 from requirements.record import parse_record
 from requirements.requirement_class import SPECIFIC, exclude_names, names_without_any

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cs_config.options import bounds
-from requirements.cpu_levels import LEVELS
+from requirements.diracx.cpu_levels import LEVELS
+from requirements.diracx.specification import DOCUMENT, GPU_VENDORS
 from requirements.errors import Problem, did_you_mean
-from requirements.specification import DOCUMENT, GPU_VENDORS
 from requirements.values import fold
 
 #: Top-level names of a document.

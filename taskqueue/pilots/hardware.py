@@ -12,8 +12,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from cs_config.tree.address import QueueAddress
+from requirements.diracx.specification import MEASURED_TAGS
 from requirements.resource import Resource
-from requirements.specification import MEASURED_TAGS
 from taskqueue.db import sql
 from taskqueue.schema.tables import pilots
 from taskqueue.schema.tables import seen_hardware as table

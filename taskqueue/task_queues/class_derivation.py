@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from cs_config.options import keywords
 from cs_config.options.options import VoOptions
-from requirements import images, specification
+from requirements import images
+from requirements.diracx import specification
 from requirements.requirement_class import (
     SPECIFIC,
     RequirementClass,

@@ -56,10 +56,11 @@ from pilotage.service.models.explain import (
 )
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.services import Services
-from requirements import canonical, specification, versions
+from requirements import canonical, versions
 from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
+from requirements.diracx import specification
 from requirements.errors import InvalidInput, format_count
 from requirements.job_fields import JOB_GROUP
 from requirements.record import Record

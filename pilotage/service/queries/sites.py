@@ -17,9 +17,9 @@ from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import AnswerModel
 from pilotage.service.services import Services
-from requirements import cpu_levels
+from requirements.diracx import cpu_levels
+from requirements.diracx.specification import format_version
 from requirements.errors import InvalidRequest, Problem
-from requirements.specification import format_version
 from requirements.values import Value, fold
 from taskqueue.db import database
 from taskqueue.pilots import hardware, nodes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from matcher.class_flags import NEEDS, find_flags
 from matcher.conditions import fits
 from matcher.request.match_request import read_resource
-from requirements.cpu_levels import FEATURES
+from requirements.diracx.cpu_levels import FEATURES
 from requirements.nodes.site_mapping import SiteMapping, parse_mapping
 from requirements.requirement_class import RequirementClass
 

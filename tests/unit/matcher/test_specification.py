@@ -18,8 +18,8 @@ from matcher.explain.job_conditions import ClassCondition, JobDemand, list_condi
 from matcher.index.requirement_class_index import ClassIndex
 from matcher.request import match_request, node_document
 from optimizers.description.description import parse_description
-from requirements import specification
 from requirements.column_index import SingleItem
+from requirements.diracx import specification
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from matcher.request import node_document
 from pilotage.plugins.dirac.documents import job_documents
-from requirements.cpu_levels import FEATURES
+from requirements.diracx.cpu_levels import FEATURES
 
 #: What no pilot of DIRAC states, and each is.
 _ASSUMED: Final = {

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from requirements import tag_expression
-from requirements.tag_expression import MOST_TEXT, TagExpressionError, holds, normalise, parse
+from requirements.diracx import tag_expression
+from requirements.diracx.tag_expression import MOST_TEXT, TagExpressionError, holds, normalise, parse
 
 TAGS = st.sampled_from(["a", "b", "os:el9"])
 expressions = st.recursive(

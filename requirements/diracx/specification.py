@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
-from requirements import tag_expression
-from requirements.cpu_levels import LEVELS
+from requirements.diracx import tag_expression
+from requirements.diracx.cpu_levels import LEVELS
 from requirements.errors import did_you_mean
 from requirements.images import CONTAINERS
 
