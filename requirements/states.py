@@ -96,6 +96,8 @@ class AfterPolicy(StrEnum):
 FINAL = frozenset({S.DONE, S.COMPLETED, S.FAILED, S.KILLED, S.DELETED})
 #: Before the task queue: the optimizers still have to process them.
 PREPARING = frozenset({S.SUBMITTING, S.RECEIVED, S.CHECKING, S.SCOUTING, S.STAGING, S.RESCHEDULED})
+#: No pilot has been given these: they still look for a queue.
+UNMATCHED = PREPARING | {S.WAITING}
 #: States from which a pilot that was lost may resume its job: taken back, not assigned again.
 RESUMABLE = (PREPARING - {S.SUBMITTING}) | {S.WAITING}
 #: Assigned to a pilot.

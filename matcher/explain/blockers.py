@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
-from itertools import islice
 from operator import or_
 
 from sqlalchemy import Connection
@@ -44,7 +43,7 @@ from requirements.column_index import SingleItem
 from requirements.errors import MOST_HINTS, did_you_mean, format_count, format_duration, format_time
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Resource
-from requirements.states import PREPARING, JobStatus
+from requirements.states import UNMATCHED, JobStatus
 from requirements.values import fold
 from taskqueue.jobs import dependencies, descriptions, placeholders, waiting_ttl, withheld
 from taskqueue.jobs.jobs import Job
@@ -230,7 +229,7 @@ BlockerCheck = Callable[[Connection, JobSituation], Iterable[str]]
 def list_blockers(conn: Connection, situation: JobSituation) -> list[str]:
     """All causes that block the job now; empty if it runs or has ended."""
     job = situation.job
-    if job is not None and job.status not in PREPARING | {JobStatus.WAITING}:
+    if job is not None and job.status not in UNMATCHED:
         return list(_ended(job))
     return [text for check in BLOCKER_CHECKS for text in check(conn, situation)]
 
@@ -551,9 +550,14 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     job, asked, now = situation.job_view, situation.demand.asked, situation.now
     blocked = list(list_blocked_queues(conn, situation.config, job, asked, survey, eligible, now))
     closed = reduce(or_, (here for here, _ in blocked), 0)
-    texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: -each[0])
-    wrap = HoldingText if closed == eligible else str
-    yield from (wrap(text) for _, text in texts[:_MOST_NAMED])
+    texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: (-each[0], each[1]))
+    named = [text for _, text in texts[:_MOST_NAMED]]
+    if closed != eligible:
+        yield from named
+    elif named and texts[0][0] < closed.bit_count():  # each leaves a queue open, all together none
+        yield HoldingText("; ".join(named))
+    else:
+        yield from map(HoldingText, named)
     if len(texts) > _MOST_NAMED:
         others = format_count(len(texts) - _MOST_NAMED, "other place is", "other places are")
         yield f"{others} closed to it as well"
@@ -588,8 +592,9 @@ def _floors(conn: Connection, situation: JobSituation) -> Iterator[str]:
     """Sites where jobs of other VOs come first until these have what is theirs."""
     sites = [site for site, here in situation.survey.sites.items() if here & situation.eligible]
     vo = situation.demand.asked.vo
-    found = kept_for_floors.list_reasons(conn, situation.config, vo, sites, situation.now)
-    yield from islice(found, _MOST_NAMED)
+    found = list(kept_for_floors.list_kept_sites(conn, situation.config, vo, sites, situation.now))
+    wrap = HoldingText if {each.site for each in found if each.is_closed}.issuperset(sites) else str
+    yield from (wrap(each.why) for each in found[:_MOST_NAMED])
 
 
 def _may_be_narrow(rule: PlaceRule, job: JobView) -> bool:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from matcher.explain.blockers import HoldingText
 from requirements.errors import format_count
-from requirements.states import PREPARING, JobStatus
+from requirements.states import UNMATCHED, JobStatus
 
 #: Statuses of jobs that may still look for a queue; None: not submitted.
-STILL_TO_GO = frozenset({None, JobStatus.WAITING, *PREPARING})
+STILL_TO_GO = frozenset({None, *UNMATCHED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

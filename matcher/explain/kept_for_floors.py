@@ -1,6 +1,7 @@
 """Sites where jobs of other VOs come first, since these have less than their floors and work that fits."""
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -48,10 +49,19 @@ class FittingJobs:
         return [(fulfilling(job_conditions.waiting_conditions(each, ads)), each.jobs) for each in waiting]
 
 
-def list_reasons(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptSite:
+    """A site that is kept for another VO."""
+
+    site: str
+    why: str
+    is_closed: bool  #: a pilot of the other VO waits there: those that do not serve it get nothing
+
+
+def list_kept_sites(
     conn: Connection, config: Configuration, vo: str, sites: Collection[str], now: datetime
-) -> Iterator[str]:
-    """Why jobs of a VO come after those of others at some sites, as texts.
+) -> Iterator[KeptSite]:
+    """Sites where jobs of a VO come after those of others.
 
     Whoever may see one of its jobs reads them: they state that jobs of the other VO wait, and not how many.
     """
@@ -68,7 +78,9 @@ def list_reasons(
             lent = (
                 "" if is_expected else "; no pilot of it waits there, so only pilots that serve both keep it"
             )
-            yield f"{each.site} is {describe(each)}{lent}"
+            yield KeptSite(
+                site=each.site, why=f"{each.site} is {describe(each)}{lent}", is_closed=is_expected
+            )
 
 
 def describe(standing: FloorStanding, fitting: int | None = None) -> str:

@@ -15,7 +15,7 @@ from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
 from pilotage.client.api import ApiError, ServiceClient
 from requirements.errors import format_count
-from requirements.states import FINAL, JobStatus
+from requirements.states import FINAL, UNMATCHED, JobStatus
 
 #: Characters of an expression or a proposed change in a table.
 _SHOWN = 400
@@ -25,18 +25,21 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     """A table of the response of `GET /jobs/{id}/explain`."""
     eligible, candidates = found["eligible_queues"], found["candidate_queues"]
     status = output.cell(found["status"])
-    job = "Not submitted" if found["job_id"] is None else f"Job {found['job_id']} is {status}"
+    name = f"Job {found['job_id']}"
+    job = "Not submitted" if found["job_id"] is None else f"{name} is {status}"
+    waits = found["status"] is None or found["status"] in UNMATCHED
     numbers = f"{job}: {_format_eligible(eligible, candidates)} eligible."
     # A service of an earlier release has no headline.
     parts: list[RenderableType] = [
-        f"{job}. {harmless(found['headline'])}" if "headline" in found else numbers
+        f"{job if waits else name}. {harmless(found['headline'])}" if "headline" in found else numbers
     ]
     if sites := found.get("sites"):
         parts.append(f"Sites with an eligible queue: {harmless(_shorten(', '.join(sites)))}")
     if found["reasons"]:
         parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
     if found.get("changes"):
-        parts.append(output.list_table(_CHANGES_OF_JOB, found["changes"]))
+        heading = "What would help" if waits else "What would have helped"
+        parts.append(output.list_table({heading: _describe_change, **_CHANGES_OF_JOB}, found["changes"]))
     parts += [f"Left out: {harmless(str(each))}" for each in found.get("left_out", ())]
     parts += [f"At this moment: {harmless(_shorten(str(each)))}" for each in found.get("now", ())]
     if start := found.get("start"):
@@ -95,6 +98,10 @@ def _shorten(text: str | None) -> str:
     return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
 
 
+def _describe_change(change: Mapping[str, Any]) -> str:
+    return _shorten(change["change"])
+
+
 _REASONS_OF_JOB: Mapping[str, Column] = {
     "Requirement": "requirement",
     "Wanted": lambda reason: _shorten(reason["wanted"]),
@@ -104,7 +111,6 @@ _REASONS_OF_JOB: Mapping[str, Column] = {
     "It has": lambda reason: _shorten(reason["example"]["has"]) if reason.get("example") else None,
 }
 _CHANGES_OF_JOB: Mapping[str, Column] = {
-    "What would help": lambda change: _shorten(change["change"]),
     "#More queues": "gains",
     "#Open now": lambda change: change.get("open_now"),
     "Such as": "example",

@@ -109,6 +109,20 @@ def test_a_job_that_fits_says_where_and_what_holds_it_now(service: Service, sign
     site_admin.post("/api/v1/sites/LCG.B.org/allow").raise_for_status()
 
 
+def test_the_headline_names_all_places_that_hold_a_job_only_together(service: Service) -> None:
+    site_admins = {
+        site: service.as_role("site_admin", vo="cms", site=site) for site in ("LCG.A.org", "LCG.B.org")
+    }
+    for site, admin in site_admins.items():
+        admin.post(f"/api/v1/sites/{site}/ban", json={"reason": "flood"}).raise_for_status()
+    found = service.user().get(f"/api/v1/jobs/{_submit(service)}/explain").json()
+    banned = "; ".join(f"{site} is banned: flood; only jobs of type Test run there" for site in site_admins)
+    assert found["headline"] == f"2 of the 3 queues that its VO may use fit, but {banned}."
+    assert found["is_held"]
+    for site, admin in site_admins.items():
+        admin.post(f"/api/v1/sites/{site}/allow").raise_for_status()
+
+
 def test_the_sites_that_fit_are_named_where_the_vo_wants_it(service: Service, signed_in: SignedIn) -> None:
     job_id = _submit(service, Requirements={"Memory": 8000})
     page = signed_in(service, role="vo_admin", vo="cms", user="eve")

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
+from cs_config.tree.address import QueueAddress
 from pilotage.cli import application
+from pilotage.service.services import utc_now
+from taskqueue.db import database
+from taskqueue.pilots import pilots
 from tests.integration.pilotage.service.pages.test_access import session
+from tests.support.factories import stored_rows
 from tests.support.service import Service
 
 SITE = "LCG.A.org"
@@ -31,8 +36,20 @@ def _floors(service: Service, role: str, **who: str) -> dict[str, Any]:
     return {each["vo"]: each for each in answer.json()["floors"]}
 
 
+def _explain(service: Service, vo: str, job: int) -> dict[str, Any]:
+    return dict(service.user(vo=vo).get(f"/api/v1/jobs/{job}/explain").json())
+
+
 def _why(service: Service, vo: str, job: int) -> str:
-    return str(service.user(vo=vo).get(f"/api/v1/jobs/{job}/explain").json()["now"])
+    return str(_explain(service, vo, job)["now"])
+
+
+def _send_pilot(service: Service, vo: str) -> None:
+    """A pilot that waits in the batch system of the site."""
+    queue = QueueAddress(site=SITE, ce="ce1", queue="long")
+    with database.writing(service.engine) as conn:
+        pilots.record_contact(conn, stamp="waits", vo=vo, queue=queue, now=utc_now())
+        stored_rows.force_pilot(conn, "waits", status="Waiting")
 
 
 def _take(service: Service, number: int) -> list[str]:
@@ -66,6 +83,13 @@ def test_floors_are_shown_with_what_vos_have_and_with_the_reason_why_a_job_comes
     # How many wait is for cms to see.
     has = f"it has 0 cores at {SITE}, its floor is 2 cores, and some of its waiting jobs fit"
     assert f"{SITE} is kept for cms before others: {has}; no pilot of it waits there, so only pilots" in found
+    assert "kept" not in _explain(service, "dune", last)["headline"], "pilots that serve dune only get a job"
+    _send_pilot(service, "cms")
+    held = _explain(service, "dune", last)
+    assert held["headline"] == (
+        f"The only queue that its VO may use fits, but {SITE} is kept for cms before others: {has}."
+    )
+    assert held["is_held"]
     assert _take(service, 2) == ["cms", "cms"]
     assert "is kept for cms" not in _why(service, "dune", last)
     of_cms = _floors(service, "site_admin", site=SITE)["cms"]

@@ -32,6 +32,17 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
     assert "At this moment: no eligible queue" in text
 
 
+def test_of_a_job_that_has_ended_is_told_what_would_have_helped():
+    headline = (
+        "It is Killed: it no longer waits. Submitted now, 1 of the 3 queues that its VO may use would fit."
+    )
+    changes = [{"change": "leave out Site", "gains": 2, "open_now": 1, "example": "A/b/c"}]
+    found = {"job_id": 7, "status": "Killed", "headline": headline, "changes": changes, "reasons": []}
+    text = told(job_show.explain_job({**found, "eligible_queues": 1, "candidate_queues": 3}))
+    assert f"Job 7. {headline}" in text
+    assert "What would have helped" in text
+
+
 def test_a_queue_is_told_with_what_it_loses_and_could_do():
     work = {"jobs": 4, "classes": 2}
     found = {
