@@ -207,7 +207,7 @@ def running(
         issuers=issuers or Issuers(),
         limits=_PATIENT,
         advisor=Advisor(seconds=_PATIENCE),
-        notify_optimizers=lambda job_ids: optimize(engine, live, job_ids),
+        notify_optimizers=lambda job_ids: optimize(engine, live, job_ids, parts.clock()),
         replica_engine=replica,
     )
     with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one
@@ -231,9 +231,9 @@ def running_on_sqlite(template: Path, directory: Path, text: str = CONFIG) -> It
         engine.dispose()
 
 
-def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any) -> None:
+def optimize(engine: Engine, live: LiveConfiguration, job_ids: Any, now: datetime | None = None) -> None:
     if job_ids:
-        batch.optimize(engine, live.current, list(job_ids), now=utc_now())
+        batch.optimize(engine, live.current, list(job_ids), now=now or utc_now())
 
 
 #: Seconds between two looks of a server at whether it is to end.

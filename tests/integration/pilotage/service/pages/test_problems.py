@@ -273,7 +273,6 @@ def test_twelve_broken_things_are_named_with_what_to_do(
     calm: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "Nothing" in _read_problems(calm)
-    _strand(calm)
     _report(calm, "north", kind="director", every=600)
     later = utc_now() + timedelta(hours=1)  # the director should have reported six times
     _set(calm, "clock", lambda: later)
@@ -281,6 +280,7 @@ def test_twelve_broken_things_are_named_with_what_to_do(
     for what in ("a site that fails jobs", "a queue that swallows jobs", "a banned site"):
         BROKEN[what][0](calm)
     calm.configure(LIMITED)
+    _strand(calm)
     _sample(calm, later)
     certificate, key = Authority(tmp_path).sign("service", days=13)
     _set(calm, "certificate", certificate)
