@@ -1,4 +1,6 @@
-"""Pages on a phone: nothing is beyond the edge, on none of the pages that a role reaches."""
+"""Pages on a phone, tables on a tablet: nothing is beyond the edge, on no page that a role reaches."""
+
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page
@@ -28,6 +30,10 @@ BEYOND = f"""() => {{
   }}
   return wrong;
 }}"""
+#: Tables that scroll sideways.
+WIDE = """() => [...document.querySelectorAll(".table")]
+  .filter(frame => frame.scrollWidth > frame.clientWidth)
+  .map(frame => `${frame.innerText.slice(0, 60)}: ${frame.scrollWidth} of ${frame.clientWidth}`)"""
 
 
 def _find_beyond(page: Page, address: str) -> list[str]:
@@ -39,6 +45,16 @@ def _find_beyond(page: Page, address: str) -> list[str]:
 def test_no_page_is_wider_than_a_phone(who: str, world: Service, signed_in: SignedIn) -> None:
     page = signed_in(world, **ROLES[who], how={"viewport": {"width": WIDTH, "height": 800}})
     wrong = [each for address, _ in Walk(world, ROLES[who]).iterate() for each in _find_beyond(page, address)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_table_is_wider_than_a_tablet(world: Service, signed_in: SignedIn) -> None:
+    page = signed_in(world, **ROLES["operator"], how={"viewport": {"width": 768, "height": 1000}})
+    addresses = {urlsplit(address).path: address for address, _ in Walk(world, ROLES["operator"]).iterate()}
+    wrong = []
+    for address in addresses.values():
+        page.goto(address)
+        wrong += [f"{address}: {each}" for each in page.evaluate(WIDE)]
     assert not wrong, "\n".join(wrong)
 
 
