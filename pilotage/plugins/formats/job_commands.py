@@ -30,7 +30,10 @@ def import_htcondor(
 
     Example: `pilotage job import htcondor job.sub`.
     """
-    _print(submit_files.read_submit_file(_read(file), name=str(file), directory=file.parent), as_json=as_json)
+    _print(
+        submit_files.read_submit_file(_read(file, "utf-8-sig"), name=str(file), directory=file.parent),
+        as_json=as_json,
+    )
 
 
 @settings.command_with()
@@ -53,9 +56,10 @@ def import_sbatch(
     )
 
 
-def _read(file: Path) -> str:
+def _read(file: Path, encoding: str = "utf-8") -> str:
+    """Its text; `utf-8-sig` skips a byte order mark, with which a script would not start."""
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding=encoding)
     except (OSError, UnicodeDecodeError) as error:
         raise CommandRefused(f"{file}: {error}") from None
 

@@ -271,7 +271,7 @@ class _Reader:
 
     def read_items(self, file: Path, where: str) -> str:
         try:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise refuse(where, f"{file}: {error}") from None
         check_size(text, str(file))

@@ -305,6 +305,21 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
     return capsys.readouterr()
 
 
+def test_a_byte_order_mark_begins_neither_a_submit_file_nor_its_items(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As editors of Windows write it; a script that begins with one is none that could be started."""
+    file, items, script = (tmp_path / name for name in ("job.sub", "items.txt", "job.sh"))
+    file.write_text("executable = /bin/date\narguments = $(x)\nqueue x from items.txt\n", "utf-8-sig")
+    items.write_text("one\ntwo\n", "utf-8-sig")
+    script.write_text("#!/bin/sh\ndate\n", "utf-8-sig")
+    found, _ = run(capsys, "htcondor", str(file))
+    assert "/bin/date" in found
+    assert "one" in found
+    assert "\ufeff" not in found
+    assert "is no script" in run(capsys, "sbatch", str(script))[1]
+
+
 def test_the_commands_print_descriptions_and_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
