@@ -257,7 +257,7 @@ def get_matching_task_queues(
     of the earliest tiers of job types with the largest weights.
     """
     with matcher.current_view() as view:
-        seen = SeenNodes(view.conn, {presented.site}, view.now)
+        seen = SeenNodes(view.conn, view.config, {presented.site}, view.now)
         found = _find_served(view, presented, caller, seen)
         if found is None:
             return []
@@ -272,7 +272,7 @@ def count_demand(matcher: Matcher, resources: Sequence[StatedResource], caller: 
     """
     count = DemandCount()
     with matcher.current_view() as view:
-        seen = SeenNodes(view.conn, {each.site for each in resources}, view.now)
+        seen = SeenNodes(view.conn, view.config, {each.site for each in resources}, view.now)
         for each in resources:
             try:
                 found = _find_served(view, each, caller, seen)

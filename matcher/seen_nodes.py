@@ -6,6 +6,8 @@ be sent for nothing. So such a job wants no pilots from there until new ones had
 then it is tried again.
 
 Each VO's pilots count apart: what those of another one state keeps no pilots from a queue, and sends none.
+Where a site has words for what a class needs, its pilots are sent to certain nodes, of which those of other
+classes show nothing.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,6 +19,8 @@ from sqlalchemy import Connection
 
 from cs_config.cache import Cache
 from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
+from matcher.class_flags import ClassFlags
 from matcher.conditions import BY_NAME, COLUMNS, Condition
 from matcher.request.queue_offer import LEFT_TO_NODES
 from requirements.column_index import SingleItem
@@ -52,7 +56,10 @@ class NodeLack:
 class SeenNodes:
     """The nodes of the queues of some sites, read once."""
 
-    def __init__(self, conn: Connection, sites: Collection[str], now: datetime) -> None:
+    def __init__(
+        self, conn: Connection, config: Configuration, sites: Collection[str], now: datetime
+    ) -> None:
+        self._flags = ClassFlags(config)
         since = now - KEPT
         found = hardware.read_by_queue(conn, sites, since=since) if sites else {}
         self._shapes: Mapping[_QueueOfVo, Sequence[ShapeAtQueue]] = {
@@ -65,7 +72,7 @@ class SeenNodes:
         return bool(self._shapes)
 
     def may_run(self, address: QueueAddress, offered: Resource, asked: RequirementClass) -> bool:
-        """Whether a pilot of its VO had there what a class needs, or not enough of them are known.
+        """Whether a pilot of its VO had there what a class needs, or too little is known of its nodes.
 
         `offered` is the offer of the queue, of which its nodes decide what is left open.
         """
@@ -79,7 +86,7 @@ class SeenNodes:
         known = asked.digest, nodes
         if known not in self._fits:
             self._fits[known] = any(not _list_refusing(asked, each) for each in nodes)
-        return self._fits[known]
+        return self._fits[known] or bool(self._flags.find(address, asked))
 
     def find_lack(self, address: QueueAddress, offered: Resource, asked: RequirementClass) -> NodeLack | None:
         """What all of the pilots lacked; None: the class may run there."""

@@ -410,7 +410,7 @@ def _seen_nodes(conn: Connection, situation: JobSituation) -> Iterator[str]:
     """Queues whose last pilots lacked what the job needs of a node: directors send none for it."""
     survey, eligible = situation.survey, situation.eligible
     sites = {site for site, queues in survey.sites.items() if queues & eligible}
-    seen = SeenNodes(conn, sites, situation.now)
+    seen = SeenNodes(conn, situation.config, sites, situation.now)
     asked = situation.demand.asked
     found = [
         (each.address, lack)

@@ -500,7 +500,7 @@ class Director:
         most: dict[TargetGroup, int] = {}
         pauses: dict[TargetGroup, QueuePause] = {}
         for group, own in by_group.items():
-            trials = list(director_pilots.list_trials(own, now))
+            trials = list(director_pilots.list_trials(own, now, with_flags=bool(group.flags)))
             if (limit := targets.most_to_send(trials, back_off, now)) is not None:
                 most[group] = limit
             if (until := targets.find_pause(trials, back_off, now)) is not None:

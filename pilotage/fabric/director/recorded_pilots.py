@@ -372,33 +372,40 @@ def count_slots(pilots: Iterable[DirectorPilot], slot: PilotSlot, now: datetime)
 _PROVEN = timedelta(minutes=10)
 
 
+_NODE_FEATURES = "node_features"
 #: Reasons why a pilot got no job that say nothing of its queue for other jobs: the service gave none to its
 #: place, or those that wait need what its node lacks, and the service wants no further pilots for them.
-_NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled", "node_features"})
+_NOT_OF_QUEUE = frozenset({"banned", "limits", "throttled", _NODE_FEATURES})
 #: Of one that ended since the service excludes its node: no experience of the queue, which has others.
 _EXCLUDED_NODE = "node_excluded"
 
 
-def list_trials(pilots: Iterable[DirectorPilot], now: datetime) -> Iterator[Trial]:
+def list_trials(
+    pilots: Iterable[DirectorPilot], now: datetime, *, with_flags: bool = False
+) -> Iterator[Trial]:
     """How pilots fared: those that have or had jobs, that failed, that ended without a job, or that wait.
 
     A job that was given to a pilot proves nothing: on a node that can run none, each is given back at once.
-    Pilots that an excluded node refuses show nothing of their queue.
+    Pilots that an excluded node refuses show nothing of their queue. `with_flags`: the batch system was asked
+    for certain nodes, so that one which lacks what jobs need shows that the flags do not find them.
     """
     for pilot in pilots:
         was_refused = pilot.empty_reason == _EXCLUDED_NODE and not pilot.jobs
-        trial = None if was_refused else read_trial(pilot, now)
+        trial = None if was_refused else read_trial(pilot, now, with_flags=with_flags)
         if trial is not None:
             yield trial
 
 
-def read_trial(pilot: DirectorPilot, now: datetime) -> Trial | None:
+def read_trial(pilot: DirectorPilot, now: datetime, *, with_flags: bool = False) -> Trial | None:
     """How a pilot fared where it is; None: this shows nothing."""
     is_empty = pilot.status is Status.DONE and not pilot.jobs
     is_good = _could_run_jobs(pilot, now)
     waits = pilot.status in ACTIVE and not pilot.jobs
     is_known = waits or is_good is not False or is_empty or pilot.status in _BAD
-    if not is_known or (is_empty and pilot.empty_reason in _NOT_OF_QUEUE):
+    is_other = pilot.empty_reason in _NOT_OF_QUEUE and not (
+        with_flags and pilot.empty_reason == _NODE_FEATURES
+    )
+    if not is_known or (is_empty and is_other):
         return None
     return Trial(
         sent_at=pilot.created_at,

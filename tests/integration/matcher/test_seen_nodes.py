@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, insert
 
+from cs_config import validate
 from cs_config.tree.address import QueueAddress
+from cs_config.tree.configuration import Configuration
 from matcher import seen_nodes
 from matcher.request import queue_offer
 from matcher.seen_nodes import NodeLack, SeenNodes
@@ -24,6 +26,23 @@ pytestmark = databases.BOTH
 
 QUEUE = QueueAddress(site="LCG.A.org", ce="ce", queue="q")
 OFFERED = queue_offer.build_resource({"CPUTime": 100_000, "MaxRAM": 4000, "GPUs": 1})
+WORDS = "{Vocabulary: Slurm, Attributes: {Architecture: {features: {aarch64: arm}}}}"
+PLAIN, MAPPED = (
+    validate.parse(
+        f"""
+Resources:
+  Sites:
+    LCG.A.org: {{CEs: {{ce: {{CPUTime: 100000, {more} Queues: {{q: {{}}}}}}}}}}
+Registry:
+  VO: {{cms: {{}}}}
+""",
+        "test.yaml",
+    )
+    for more in (
+        "",
+        "Forwarding: {Vocabulary: Slurm, Attributes: {Architecture: {features: {aarch64: arm}}}},",
+    )
+)
 IMAGE = RequirementClass(vo="cms", cpu_time=60, image="elsewhere")
 MINUTE = timedelta(minutes=1)
 
@@ -57,8 +76,10 @@ def store(conn: Connection, at: datetime, *, number: int = 2, vo: str = "cms", *
     conn.execute(insert(pilots), rows)
 
 
-def find(conn: Connection, now: datetime, asked: RequirementClass = IMAGE) -> NodeLack | None:
-    return SeenNodes(conn, {QUEUE.site}, now).find_lack(QUEUE, OFFERED, asked)
+def find(
+    conn: Connection, now: datetime, asked: RequirementClass = IMAGE, config: Configuration = PLAIN
+) -> NodeLack | None:
+    return SeenNodes(conn, config, {QUEUE.site}, now).find_lack(QUEUE, OFFERED, asked)
 
 
 def test_a_queue_lacks_what_none_of_its_last_pilots_had_until_they_are_too_old(
@@ -77,6 +98,16 @@ def test_a_queue_lacks_what_none_of_its_last_pilots_had_until_they_are_too_old(
     assert find(conn, lack.until + MINUTE) is None, "it is tried again"
     store(conn, now + 2 * MINUTE, number=1, node_tags=frozenset({"hostfeat:apptainer"}))
     assert find(conn, now + 3 * MINUTE) is None, "one had it"
+
+
+def test_pilots_without_flags_show_nothing_of_the_nodes_that_flags_find(
+    conn: Connection, now: datetime
+) -> None:
+    store(conn, now)
+    arm = RequirementClass(vo="cms", cpu_time=60, architecture="aarch64")
+    assert find(conn, now, arm) is not None
+    assert find(conn, now, arm, MAPPED) is None, "its pilots are sent to other nodes"
+    assert find(conn, now, IMAGE, MAPPED) is not None, "the site has no words for this"
 
 
 def test_one_pilot_shows_nothing(conn: Connection, now: datetime) -> None:
@@ -115,13 +146,13 @@ def test_every_condition_that_nodes_decide_is_learnt(
     store(conn, now, **node)
     assert find(conn, now, wanted) is not None
     plain = RequirementClass(vo="cms", cpu_time=60)
-    assert SeenNodes(conn, {QUEUE.site}, now).may_run(QUEUE, OFFERED, plain)
+    assert SeenNodes(conn, PLAIN, {QUEUE.site}, now).may_run(QUEUE, OFFERED, plain)
 
 
 def test_what_a_queue_states_or_a_shape_does_not_keep_is_not_learnt(conn: Connection, now: datetime) -> None:
     store(conn, now, node_tags=None, architecture=None, cpu_features=None)
     assert find(conn, now) is None, "a shape of an earlier release has no tags"
-    seen = SeenNodes(conn, {QUEUE.site}, now)
+    seen = SeenNodes(conn, PLAIN, {QUEUE.site}, now)
     store(conn, now)
     stated: Resource = replace(OFFERED, architecture="aarch64")
     arm = RequirementClass(vo="cms", cpu_time=60, architecture="aarch64")

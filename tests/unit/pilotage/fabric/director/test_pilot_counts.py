@@ -99,6 +99,13 @@ def test_a_pilot_that_the_place_gave_no_job_is_no_experience_of_its_queue(reason
     assert list(recorded_pilots.list_trials([empty], NOW)) == []
 
 
+def test_a_node_that_flags_found_and_that_lacks_what_jobs_need_is_a_bad_experience() -> None:
+    empty = replace(waiting(5), status=Status.DONE, empty_reason="node_features")
+
+    assert list(recorded_pilots.list_trials([empty], NOW)) == []
+    assert [each.good for each in recorded_pilots.list_trials([empty], NOW, with_flags=True)] == [False]
+
+
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.FAILED])
 def test_a_pilot_that_an_excluded_node_refused_is_no_experience_of_its_queue(status: Status) -> None:
     refused = replace(waiting(5), status=status, empty_reason="node_excluded")
