@@ -300,13 +300,23 @@ class EditForm(FilledFilter):
     """Values for the descriptions of jobs, as a form sends them."""
 
     set: Json[SetValues]
+    sure: bool = Field(default=False, description="Also if no queue is eligible for the jobs then.")
     csrf: str = ""  #: checked by `PageRoute`
 
 
 @router.post("/jobs/edit")
 @allow(Role.USER, Role.VO_ADMIN)
 def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
-    """Edit the jobs: back to the page of a job, or why others are as they were."""
+    """Edit the jobs: back to the page of a job, or why others are as they were.
+
+    Where no queue is eligible for them with the new values, it is said and asked before.
+    """
+    if not form.sure:
+        foreseen = jobs.change_many(
+            page.parts, page.caller, form.filter, control.EDIT, values=form.set, dry_run=True
+        )
+        if foreseen.warnings:
+            return page.render("jobs/edit.html", form=form, foreseen=foreseen)
     changed = jobs.change_many(page.parts, page.caller, form.filter, control.EDIT, values=form.set)
     if len(changed.job_ids) == 1 and not (changed.refused or changed.warnings):
         return RedirectResponse(f"/jobs/{changed.job_ids[0]}", 303)

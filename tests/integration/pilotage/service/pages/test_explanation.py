@@ -79,6 +79,23 @@ def test_one_click_on_what_would_help_edits_the_job(service: Service, signed_in:
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["minor_status"] != "No eligible queue"
 
 
+def test_a_click_that_leaves_no_queue_is_asked_about_before(service: Service, signed_in: SignedIn) -> None:
+    job_id = _submit(service, Requirements={"Memory": 20_000})
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}/why")
+    values = page.locator("input[name=set]").first
+    values.evaluate("field => { field.value = JSON.stringify({Memory: 64000}); }")  # as it helped a while ago
+    page.get_by_role("button", name="Do it").first.click()
+    expect(page.get_by_text(f"job {job_id}: with these values no queue is eligible")).to_be_visible()
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {
+        "Memory": 20_000
+    }
+    page.get_by_role("button", name="Edit 1 job").click()
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {
+        "Memory": 64_000
+    }
+
+
 def test_a_long_address_breaks_within_its_cell(service: Service, signed_in: SignedIn) -> None:
     job_id = _submit(service, Requirements={"Memory": 20_000})
     page = signed_in(service, role="user", vo="cms", user="ada")
