@@ -99,6 +99,10 @@ def _separate_by_tabs(rendered: Table) -> Iterator[str]:
 
 #: Characters of the longest word that is never broken, such as the shortened id of a pool.
 _LONGEST_WHOLE = 16
+#: Characters to which columns of short phrases, such as a minor status, keep them in one line.
+_PHRASE = 20
+#: Characters of the longest text of such a column; others are of sentences, which break anywhere.
+_LONGEST_PHRASE = 40
 #: Characters between two columns.
 _GAP = 3
 
@@ -106,7 +110,7 @@ _GAP = 3
 def fit_tables(rendered: RenderableType, width: int) -> list[str]:
     """Make tables fit; the headings of the columns that are left out, on the right, where there is no room.
 
-    Words stay whole, and so do numbers and ages.
+    Words stay whole, and so do numbers and ages, and short phrases.
     """
     if isinstance(rendered, Group):
         return [name for each in rendered.renderables for name in fit_tables(each, width)]
@@ -123,7 +127,10 @@ def _fit_table(rendered: Table, width: int) -> list[str]:
     least = {
         key: whole[key]
         if key in numbers
-        else min(_LONGEST_WHOLE, max(len(word) for text in found for word in (text.split() or [""])))
+        else max(
+            min(_LONGEST_WHOLE, max(len(word) for text in found for word in (text.split() or [""]))),
+            _measure_phrases(found[1:]),
+        )
         for key, found in texts.items()
     }
     if sum(whole.values()) + _GAP * len(whole) <= width:
@@ -141,6 +148,11 @@ def _fit_table(rendered: Table, width: int) -> list[str]:
             whole[key] - least[key], (whole[key] - least[key]) * room // max(1, wanted)
         )
     return left_out
+
+
+def _measure_phrases(texts: Iterable[str]) -> int:
+    longest = max((len(each) for each in texts if " " in each), default=0)
+    return min(longest, _PHRASE) if longest <= _LONGEST_PHRASE else 0
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:

@@ -153,7 +153,7 @@ def test_what_the_encoding_of_the_output_lacks_is_escaped(
         assert r"größe \u2013 \u8a9e" in text
 
 
-@pytest.mark.parametrize(("width", "columns"), [(200, 8), (80, 7), (60, 5)])
+@pytest.mark.parametrize(("width", "columns"), [(200, 8), (80, 6), (60, 5)])
 def test_narrow_tables_break_no_short_word_and_leave_out_columns_instead(
     width: int, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +175,21 @@ def test_narrow_tables_break_no_short_word_and_leave_out_columns_instead(
     assert words <= set(shown.out.split())
     assert max(map(len, shown.out.splitlines())) <= width
     assert ("Left out" in shown.err) == (columns < len(names))
+
+
+def test_a_minor_status_stays_in_one_line_and_sentences_break(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("#Job", "Status", "Minor status", "Site", "#Submitted", "Name", "Owner", "VO")
+    row = (27, "Done", "Execution Complete", "LCG.Example.org", "24 s", "report", "operator", "biomed")
+    monkeypatch.setattr(output, "console", lambda: Console(width=80))
+    output.emit({}, as_json=False, render=lambda: output.table(names, [row, row]))
+    shown = capsys.readouterr()
+    assert shown.out.count("Execution Complete") == 2
+    assert "Owner, VO" in shown.err
+    sentence = "a queue of the site that has no more room for the job"
+    output.emit({}, as_json=False, render=lambda: output.table(names[:7], [(*row[:3], sentence, *row[4:7])]))
+    assert "Left out" not in capsys.readouterr().err
 
 
 def test_problems_of_a_cycle_are_logged_as_those_of_the_kind_of_process(
