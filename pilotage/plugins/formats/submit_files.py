@@ -79,6 +79,10 @@ def _read_list(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
+def _read_outputs(text: str) -> list[str]:
+    return [] if text == '""' else _read_list(text)  # no file is to come back
+
+
 def _read_file(text: str) -> str:
     if text == "/dev/null":
         raise ValueError("what it writes is kept")
@@ -109,10 +113,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "output": Rule("StdOutput", _read_file),
     "error": Rule("StdError", _read_file),
     "environment": Rule("Environment", _read_environment),
-    "transfer_output_files": Rule("OutputSandbox", _read_list),
+    "transfer_output_files": Rule("OutputSandbox", _read_outputs),
     "request_cpus": Rule("NumberOfProcessors", read_count),
     "request_memory": Rule("MinRAM", read_memory),
     "request_gpus": Rule("GPUs", read_count),
+    "requestcpus": Rule("NumberOfProcessors", read_count),
+    "requestmemory": Rule("MinRAM", read_memory),
+    "requestgpus": Rule("GPUs", read_count),
     "allowed_job_duration": Rule("MaxWallClockTime", read_count),
     "+maxruntime": Rule("MaxWallClockTime", read_count),
     "priority": Rule("Priority", _read_priority),
@@ -210,6 +217,9 @@ class _Reader:
     def list_rows(self, statement: str, where: str) -> list[dict[str, str]]:
         """The values of each job of a queue statement."""
         expanded = self.expand(statement, plain=True)
+        for each in _MACRO.finditer(statement):
+            if each["default"] is None and each["name"].lower() not in self.macros | _OF_JOBS:
+                note_left_out(self.left_out, each[0], "has no value in this file, and is left empty")
         found = _ITEMS.fullmatch(expanded)
         if found is None:
             raise refuse(where, f"queue{expanded:.80} is not understood")
@@ -291,7 +301,7 @@ class _Reader:
                 continue
             if is_read:
                 check_literal(self.expand(text, plain=True), name, where, has_parameters=has_parameters)
-            value = self.expand(text)
+            value = self.expand(text, tell=is_read)
             known = _FUNCTION.sub("", value) if has_parameters or "$INT" not in value else value
             if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", known):
                 note_left_out(self.left_out, f"{name} = {text}", f"{found[0]} is not known here")
@@ -361,8 +371,8 @@ class _Reader:
         program = PurePosixPath(executable).name if is_sent else executable
         return {"Executable": program, **({"InputSandbox": sent} if sent else {})}
 
-    def expand(self, text: str, *, plain: bool = False, depth: int = 0) -> str:
-        """A text with its macros; `plain`: none differs between jobs."""
+    def expand(self, text: str, *, plain: bool = False, tell: bool = False, depth: int = 0) -> str:
+        """A text with its macros; `plain`: none differs between jobs; `tell`: of those without a value."""
 
         def fill(found: re.Match[str]) -> str:
             name = found["name"].lower()
@@ -378,7 +388,9 @@ class _Reader:
                     note_left_out(self.left_out, found[0], "is the id of each job (%j) here")
                     return "%j"
             if name in self.macros and depth < _DEEPEST:
-                return self.expand(self.macros[name][1], plain=plain, depth=depth + 1)
+                return self.expand(self.macros[name][1], plain=plain, tell=tell, depth=depth + 1)
+            if tell and found["default"] is None:
+                note_left_out(self.left_out, found[0], "has no value in this file, and is left empty")
             return found["default"] or ""
 
         filled = _MACRO.sub(fill, text)

@@ -99,7 +99,21 @@ def test_what_is_left_out_of_a_submit_file_is_named_once() -> None:
         'requirements = OpSysAndVer == "AlmaLinux9"',
         "retries",
         "max_retries = 3",
+        "$(mass)",  # of the second queue statement, which has no items
     ]
+
+
+def test_what_has_no_value_is_told_and_an_empty_list_of_outputs_is_empty() -> None:
+    file = "executable = x\narguments = --in $(fname) $(seed:1)\nlog = $(logs)/x\nRequestCpus = 4\n"
+    found = read(f'{file}transfer_output_files = ""\nqueue $(N)\n')
+    assert found.left_out == [
+        "$(N): has no value in this file, and is left empty",
+        "$(fname): has no value in this file, and is left empty",
+    ]
+    [description] = found.descriptions
+    assert description["Arguments"] == ["--in", "1"]
+    assert description["NumberOfProcessors"] == 4
+    assert description["OutputSandbox"] == []
 
 
 @pytest.mark.parametrize(
