@@ -5,6 +5,7 @@ A bulk edit is one for many places of the tree, by wildcards, conditions and add
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -279,6 +280,11 @@ class BulkEdit:
 def has_wildcard(path: str) -> bool:
     """Whether a path is a pattern of many."""
     return _WILD.search(path) is not None
+
+
+def format_replay(words: Iterable[str]) -> str:
+    """The command that replays the last day with other values, each `PATH=VALUE`; operators may run it."""
+    return " ".join(("pilotage replay --from 1d", *(f"--set {shlex.quote(word)}" for word in words)))
 
 
 def expand_edits(

@@ -32,6 +32,20 @@ def stop_on_signals() -> threading.Event:
     return stop
 
 
+@contextmanager
+def interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP interrupt the block as Ctrl-C does, so that it removes what it has made."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for each, handler in before.items():
+        if handler is not signal.SIG_IGN:  # `nohup`
+            signal.signal(each, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
 #: Open files that a process of the service may need: one for each connection.
 _FILES = 65_536
 

@@ -1,11 +1,16 @@
 """The database of a replay: empty at first, in a directory of its own that is removed at the end.
 
-Nothing of it has to survive, so it is not forced to the disk.
+Nothing of it has to survive, so it is not forced to the disk. That of a replay that was killed is removed by
+the next one.
 """
 
+import fcntl
+import os
+import shutil
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,6 +37,11 @@ SUBJECT: Final = "replay"
 #: Pools are not removed while a replay lasts: they count as used then.
 _AFTERWARDS: Final = timedelta(days=400)
 _ROWS: Final = 1000
+_PREFIX: Final = "pilotage-replay-"
+#: File of a directory that its process holds a lock on.
+_LOCK: Final = "lock"
+#: Seconds in which a new directory may be without the lock.
+_NEW: Final = 60.0
 
 ADD_JOBS = insert(jobs)
 ADD_ATTEMPTS = insert(attempts)
@@ -62,7 +72,12 @@ class ReplayedJob:
 @contextmanager
 def open_database() -> Iterator[Engine]:
     """An empty database, which is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="pilotage-replay-") as directory:
+    _remove_left()
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as directory,
+        (Path(directory) / _LOCK).open("a") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
         url = f"sqlite:///{Path(directory) / 'replay.sqlite'}"
         database.upgrade(url)
         engine = database.connect(url, pool_size=4)
@@ -71,6 +86,17 @@ def open_database() -> Iterator[Engine]:
             yield engine
         finally:
             engine.dispose()
+
+
+def _remove_left() -> None:
+    """Remove the directories of this user whose processes are gone."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another's, or another process removes it
+            about = directory.lstat()
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > _NEW:
+                with (directory / _LOCK).open("a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(directory)
 
 
 def _relax(connection: Any, _entry: object) -> None:

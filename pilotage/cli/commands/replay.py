@@ -18,7 +18,7 @@ from cs_config.editing.permissions import Rights
 from cs_config.errors import PathNotFound
 from cs_config.tree.configuration import Configuration
 from pilotage.cli import engine as cli_engine
-from pilotage.cli import options, output, settings
+from pilotage.cli import options, output, process_setup, settings
 from pilotage.cli.commands.config import edit
 from pilotage.cli.errors import WrongUsage
 from pilotage.cli.settings import Settings
@@ -77,7 +77,8 @@ def replay(
     with cli_engine.open_engine(chosen.database_url) as engine:
         day = recorded_day.read_day(engine, begin=begin, end=end, now=now)
     if change is not None:
-        change(day.configurations[-1][1])  # an error of it is known at once
+        for _, config in day.configurations:
+            change(config)  # an error of it is known at once
     as_it_was = _run(day, "as it was", None, seed, deadline)
     changed = None if change is None else _run(day, "changed", change, seed, deadline)
     found = comparison.compare(day, as_it_was, changed)
@@ -116,7 +117,7 @@ def _run(day: RecordedDay, what: str, change: Change | None, seed: int, deadline
             told = time.monotonic()
             output.progress_console().print(f"{what}: {100 * part:.0f} % of the time is replayed")
 
-    with replay_database.open_database() as engine:
+    with process_setup.interrupted_by_signals(), replay_database.open_database() as engine:
         return _simulate(engine, day, change, seed, progress, deadline)
 
 

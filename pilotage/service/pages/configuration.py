@@ -136,6 +136,14 @@ class Filled(BaseModel):
         ]
 
     @property
+    def replay(self) -> str | None:
+        """The command that replays the last day with it; None: only single values can be replayed."""
+        rows = self.rows if self.way == VALUES else []
+        if not rows or any(each.is_removed for each in rows):
+            return None
+        return patch.format_replay(f"{each.path}={each.value}" for each in rows)
+
+    @property
     def written(self) -> tuple[tuple[str, ...], str | None]:
         """The names of the section of the text, and the text; None: single paths are edited."""
         return (names_of(self.section), self.text) if self.way == TEXT else ((), None)

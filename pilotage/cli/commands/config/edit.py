@@ -333,8 +333,11 @@ def preview(
             typer.echo(f"nothing would change in version {wanted.version}", err=True)
             return
         answer = client.preview_config(wanted.body)
+    lines = ["nothing is changed yet"]
+    if edits and not removed and not where:  # what a replay can be told
+        lines += ["an operator can replay the last day with it:", f"  {patch.format_replay(edits)}"]
     service.emit(
-        answer, lambda: Group(render_with_effects(answer["changes"], answer), "nothing is changed yet")
+        answer, lambda: Group(render_with_effects(answer["changes"], answer), harmless("\n".join(lines)))
     )
 
 

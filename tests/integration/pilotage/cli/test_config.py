@@ -144,7 +144,9 @@ def test_a_preview_is_shown_then_a_guard_holds_the_change_back(
     assert "3 jobs of cms, such as 1, become stuck without LCG.A.org/ce1/long" in out
     assert "0 gain queues, 1 lose some, 1 are left without any" in out
     assert in_json(run, "config", "preview", "--set", f"{CE}/MaxRAM=2000")["totals"]["stuck_jobs"] == 3
+    assert "pilotage replay" not in out
     _, out, _ = run("config", "preview", "--set", f"{CE}/Queues/short/CPUTime=100")
+    assert f"pilotage replay --from 1d --set {CE}/Queues/short/CPUTime=100" in out
     assert "1 queue is new: LCG.A.org/ce1/short" in out
     status, _, err = run("config", "apply", file, "--guard", "stuck_jobs=0")
     assert (status, service.parts.live.current.version) == (1, 1)

@@ -1,7 +1,12 @@
 """Replays of a day that a plant in simulated time left, recorded as any other."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +21,7 @@ from benchmarks import lhcb, plant
 from benchmarks.plant import BEGIN, Plant
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
+from examples.servers.starting import wait_until
 from pilotage.replay import comparison, recorded_day, replay_database
 from pilotage.replay.comparison import ComparedFigure, Figure
 from pilotage.replay.recorded_day import NotReplayable, RecordedDay
@@ -240,6 +246,35 @@ def test_a_replay_that_takes_too_long_is_given_up(installation: Engine) -> None:
     day = read(installation)
     with replay_database.open_database() as engine, pytest.raises(NotReplayable, match="--within"):
         Simulation(engine, day, deadline=time.monotonic() - 1).run()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_replay_that_is_ended_leaves_nothing(
+    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+) -> None:
+    words = (
+        "replay",
+        "--database-url",
+        f"sqlite:///{recorded}",
+        "--from",
+        f"{BEGIN:%Y-%m-%d}",
+        "--for",
+        "1h",
+    )
+    left = tmp_path / "temporary"
+    left.mkdir()
+    environment = os.environ | {"TMPDIR": str(left), "PILOTAGE_HOME": str(tmp_path)}
+    program = (Path(sys.executable).with_name("pilotage"), *words)
+    with subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL) as replaying:
+        wait_until(lambda: any(left.glob("*/lock")))
+        replaying.send_signal(ending)
+    for each in left.iterdir():
+        assert ending == signal.SIGKILL
+        os.utime(each, (0, 0))
+    monkeypatch.setattr(tempfile, "tempdir", str(left))
+    with replay_database.open_database(), replay_database.open_database():
+        assert len(list(left.iterdir())) == 2  # those of others who are at it stay
+    assert not list(left.iterdir())
 
 
 def test_the_command_compares_a_day_with_a_changed_one(

@@ -90,7 +90,9 @@ def test_a_vo_admin_raises_a_queues_memory_sees_which_jobs_it_frees_applies_and_
         f"such as {stuck[0]}, get LCG.A.org/ce1/long"
     )
     assert (total(cms, "freed_jobs"), total(cms, "stuck_jobs")) == ("3", "0")
-    expect(cms.get_by_text("Nothing is changed yet.")).to_be_visible()
+    expect(cms.get_by_text("Nothing is changed yet.")).to_contain_text(
+        f"pilotage replay --from 1d --set {QUEUE}/VOs/cms/MaxRAM=32000"
+    )
     assert service.parts.live.current.version == before
     picture(cms, "configuration/preview")
 
