@@ -27,7 +27,7 @@ from pilotage.replay.comparison import ComparedFigure, Figure
 from pilotage.replay.recorded_day import RecordedDay
 from pilotage.replay.simulation import ReplayedDay, Simulation
 from pilotage.service.models.jobs import parse_moment
-from requirements.errors import InvalidInput
+from requirements.errors import InvalidInput, format_count
 from requirements.job_fields import MOMENT
 from taskqueue.db import clock
 
@@ -151,7 +151,7 @@ def _render(day: RecordedDay, found: Sequence[ComparedFigure]) -> RenderableType
     changed = ("#Changed", "#Effect") if any(each.changed is not None for each in found) else ()
     headings = ("By", "Name", "Figure", "#Recorded", "#Replayed", "#Error", *changed)
     times = f"{day.begin:%Y-%m-%d %H:%M} – {day.end:%Y-%m-%d %H:%M} UTC"
-    title = f"{times}, {len(day.stays):,} jobs, {len(day.slots):,} slots"
+    title = f"{times}, {format_count(len(day.stays), 'job')}, {format_count(len(day.slots), 'slot')}"
     return output.table(headings, map(_list_cells, found), title=title)
 
 
