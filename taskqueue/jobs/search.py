@@ -395,7 +395,9 @@ def _read_groups(
 ) -> Sequence[Row[*tuple[Any, ...]]]:
     require_names("by", by, SUMMARY_COLUMNS)
     columns = [_get_column(name) for name in by]
-    statement = select(*columns, *sums).where(*which.clauses()).group_by(*columns).limit(most)
+    # Without it a field of attempts alone would leave the jobs out.
+    statement = select(*columns, *sums).select_from(table)
+    statement = statement.where(*which.clauses()).group_by(*columns).limit(most)
     if largest_first:
         statement = statement.order_by(sums[0].desc(), *columns)
     return conn.execute(statement).all()

@@ -134,6 +134,8 @@ def test_a_summary_counts_by_columns(engine: Engine, now: datetime) -> None:
             (None,): 1
         }
         assert stored_rows.count_jobs(conn, JobStatus.RECEIVED) == 3
+        by_exit_code = search.count_by_columns(conn, ["exit_code"], JobSelector())
+        assert by_exit_code == {(None,): 4}, "all jobs are counted, though nothing else names their table"
 
 
 def test_a_summary_has_a_bounded_number_of_groups(engine: Engine, now: datetime) -> None:
