@@ -6,7 +6,7 @@ is that of the batch system, and settings with `{ce}` or `{endpoint}` make one s
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -236,6 +236,7 @@ def add_tree_queues(
             continue
         try:
             name, system = _find_system(queue, parameters, told.systems)
+            _require_same(name, system, systems, listed.values())
             systems[name] = system
             listed[queue] = _tree_entry(queue, parameters, name, system)
         except ValueError as error:  # pydantic's too
@@ -276,6 +277,15 @@ def _find_system(
     if not settings.is_template(told):
         return name, told
     return ce, settings.fill_template(told, ce, _read_text(parameters, "Endpoint") or ce)
+
+
+def _require_same(
+    name: str, system: SystemSettings, systems: Mapping[str, SystemSettings], listed: Iterable[DirectorQueue]
+) -> None:
+    """Raise a `ValueError` if a system of this name, of a CE of an earlier queue, has other settings."""
+    if systems.get(name, system) != system:
+        other = next((each.queue for each in listed if each.system == name), "the file")
+        raise ValueError(f"{other} has a CE of this name with another Endpoint")
 
 
 def _tree_entry(

@@ -108,6 +108,25 @@ def test_wrong_parameters_of_one_site_take_no_pilots_from_another(caplog: pytest
         configuration.add_tree_queues(told, queues, "d", needs_all=True)
 
 
+def test_a_ce_of_a_name_that_another_site_has_does_not_take_its_pilots(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    same = {"CEType": "HTCondorCE", "Endpoint": "ce1.a.us:9000"}
+    other = {"CEType": "HTCondorCE", "Endpoint": "elsewhere.example.org:9619"}
+    queues = {**GRID, "OSG.A.us/ce1.a.us/two": same, "X.Y.z/ce1.a.us/one": other}
+    told = read({"ce": "ce1.a.us"}, {"HTCondorCE": HTCONDOR})
+
+    made = configuration.add_tree_queues(told, queues, "d")
+
+    assert [each.queue for each in made.queues] == ["OSG.A.us/ce1.a.us/one", "OSG.A.us/ce1.a.us/two"]
+    system = made.systems["ce1.a.us"]
+    assert isinstance(system, HTCondorSettings)
+    assert system.schedd is not None
+    assert system.schedd.pool == "ce1.a.us:9000"
+    message = "X.Y.z/ce1.a.us/one: OSG.A.us/ce1.a.us/one has a CE of this name with another Endpoint"
+    assert f"d: gets no pilots: {message}" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("selection", "systems", "message"),
     [
