@@ -11,7 +11,7 @@ in other words, which cannot be compared, takes the place of what is requested.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from string import Formatter
 from typing import Annotated, Any, Final, Literal
@@ -46,9 +46,12 @@ _SIZES = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _NO_UNIT = 2
 
 
-def larger(before: str, after: str) -> str:
-    """The larger of two sizes or times, whatever their units; of other values the one that is stated last."""
-    for measure in (_size, _seconds):
+def larger(before: str, after: str, *, unit: int = 60) -> str:
+    """The larger of two sizes or times, whatever their units; of other values the one that is stated last.
+
+    A number alone is a time of so many seconds (`unit`): Slurm's are minutes.
+    """
+    for measure in (_size, partial(_seconds, unit=unit)):
         one, two = measure(before), measure(after)
         if one is not None and two is not None:
             return before if one > two else after
@@ -61,15 +64,17 @@ def _size(text: str) -> int | None:
     return None if found is None else int(found[1]) << 10 * _SIZES.get(found[2].lower(), _NO_UNIT)
 
 
-def _seconds(text: str) -> int | None:
+def _seconds(text: str, *, unit: int = 60) -> int | None:
     """Seconds of a time; None: it is none."""
     found = _TIME.fullmatch(text)
     if found is None:
         return None
     parts = [int(part) for part in found["parts"].split(":")]
     # With days, and with three parts, hours come first; else minutes.
-    units = (3600, 60, 1) if found["days"] or len(parts) == len((3600, 60, 1)) else (60, 1)
-    total = sum(part * unit for part, unit in zip(parts, units, strict=False))
+    units: tuple[int, ...] = (3600, 60, 1) if found["days"] or len(parts) == len((3600, 60, 1)) else (60, 1)
+    if len(parts) == 1 and not found["days"]:
+        units = (unit,)
+    total = sum(part * each for part, each in zip(parts, units, strict=False))
     return int(found["days"] or 0) * 86_400 + total
 
 
@@ -87,7 +92,7 @@ def join_option(words: Sequence[str], joined: JoinedOption) -> list[str]:
         name, sign, value = item.partition("=")
         if name in values:
             before, between = values[name].removeprefix("="), joined.parts.get(name)
-            value = larger(before, value) if between is None else _add_parts(before, value, between)
+            value = larger(before, value, unit=1) if between is None else _add_parts(before, value, between)
         values[name] = sign + value
     if not values:
         return rest

@@ -83,6 +83,19 @@ def read(**changes: Any) -> Dialect:
 BIG = JobResources(cores=4, memory=4001, wall_time=3601, gpus=2, whole_node=True)
 
 
+@pytest.mark.parametrize(
+    ("stated", "passed"),
+    [("10:00:00", "10:00:00"), ("1:00:00", "3601"), ("90:00", "90:00"), ("7200", "7200")],
+)
+def test_of_two_times_of_pbs_and_grid_engine_the_longer_holds_whose_numbers_are_seconds(
+    stated: str, passed: str
+) -> None:
+    for kind, name in (("pbs", "walltime"), ("gridengine", "h_rt")):
+        system, shell = speaking(kind, qsub=said("17\n"))
+        system.submit(job(resources=BIG, flags=("-l", f"{name}={stated}")))
+        assert f"{name}={passed}" in ",".join(shell.ran[0]).split(",")
+
+
 def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> None:
     system, shell = speaking("pbs", flags=("-A", "grid"), qsub=said("17.head\n"))
 
