@@ -83,6 +83,8 @@ SUBMITTED_JOBS: Final = 10_000
 #: Ids and names of jobs that one job waits for, and pairs of a job and one before it in a submission.
 PARENTS: Final = 1_000
 DEPENDENCIES: Final = 100_000
+#: So many of these pairs count as a further job in an hour: each takes 124 bytes of the database.
+EDGES_OF_JOB: Final = 8
 #: Rules of one job for its failures, and those for its waiting, each with the values that all of them change,
 #: which are checked with every job; the characters, factor and seconds of delay of one of them.
 JOB_RULES: Final = 20

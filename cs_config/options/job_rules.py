@@ -19,6 +19,8 @@ VALUE_CHANGES: Final = "Name x 1.5, Name = value, without Name, Name without val
 MEMORY: Final = "Memory"
 DELAY: Final = re.compile(r"after\s+(\d{1,10})\s*(s|min|h)", re.IGNORECASE)
 
+#: Characters of a text with several rules, of which some may be blanks.
+_LONGEST: Final = 2 * bounds.JOB_RULES * bounds.JOB_RULE
 _BLANKS: Final = re.compile(r"\s+")
 _SEPARATOR: Final = re.compile(r"[;\n]")
 _SECONDS: Final[Mapping[str, int]] = {"s": 1, "min": 60, "h": 3600}
@@ -52,27 +54,34 @@ class ValueChange:
 
 
 def split_rules(raw: object, example: str) -> tuple[str, ...]:
-    """The texts of rules, with single blanks; JobRuleError.
+    """The texts of rules, with single blanks; JobRuleError, also for more than a job may have.
 
     They are members of a list, parts of a text between semicolons, or items of a record.
     """
+    texts = _split(raw, example)
+    if len(texts) > bounds.JOB_RULES:  # before any is parsed
+        raise JobRuleError(f"{len(texts)} rules are too many, allowed are {bounds.JOB_RULES}")
+    return texts
+
+
+def _split(raw: object, example: str) -> tuple[str, ...]:
     if isinstance(raw, Mapping):
         texts = [f"{when}: {changes}" for when, changes in raw.items()]
     elif isinstance(raw, list | tuple):
-        texts = [each for part in raw for each in split_rules(part, example)]
+        texts = [each for part in raw for each in _split(part, example)]
     elif isinstance(raw, str):
+        if len(raw) > _LONGEST:  # before it is split
+            raise JobRuleError(f"{raw[:20]!r}… has {len(raw)} characters, allowed are {_LONGEST}")
         texts = _SEPARATOR.split(raw)
     else:
         raise JobRuleError(f"{raw!r:.100} is no text, such as {example!r}")
     return tuple(dict.fromkeys(text for each in texts if (text := _BLANKS.sub(" ", each).strip())))
 
 
-def check_numbers(rules: int, changes: int) -> None:
-    """Refuse more rules, or more changed values in all, than a job may have; JobRuleError."""
-    if rules > bounds.JOB_RULES:
-        raise JobRuleError(f"{rules} rules are too many, allowed are {bounds.JOB_RULES}")
-    if changes > bounds.JOB_RULE_CHANGES:
-        raise JobRuleError(f"{changes} changed values are too many, allowed are {bounds.JOB_RULE_CHANGES}")
+def check_changes(number: int) -> None:
+    """Refuse more changed values than all rules of a job may have; JobRuleError."""
+    if number > bounds.JOB_RULE_CHANGES:
+        raise JobRuleError(f"{number} changed values are too many, allowed are {bounds.JOB_RULE_CHANGES}")
 
 
 def split_rule(text: str, allowed: str) -> tuple[str, list[str]]:

@@ -35,7 +35,7 @@ class RelaxRule:
 def read_rules(raw: object) -> tuple[str, ...]:
     """The texts of valid rules in the order of their times, with single blanks; JobRuleError."""
     rules = parse_rules(job_rules.split_rules(raw, _EXAMPLE))
-    job_rules.check_numbers(len(rules), sum(len(each.values) for each in rules))
+    job_rules.check_changes(sum(len(each.values) for each in rules))
     return tuple(each.text for each in rules)
 
 

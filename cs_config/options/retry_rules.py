@@ -103,8 +103,7 @@ def count_uses(rules: Sequence[RetryRule], rule: RetryRule, endings: Iterable[En
 def read_rules(raw: object) -> tuple[str, ...]:
     """The texts of valid rules, with single blanks; JobRuleError."""
     texts = job_rules.split_rules(raw, "137: Memory x 1.5, twice")
-    values = [change for each in texts for change in parse_rule(each).values]
-    job_rules.check_numbers(len(texts), len(values))
+    job_rules.check_changes(sum(len(parse_rule(each).values) for each in texts))
     return texts
 
 

@@ -179,7 +179,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             who="caller",
             what="jobs submitted, rescheduled or reset",
             most="`Limits/JobsPerHour`, those of an hour at once. Each is a kilobyte of the database until "
-            "`Retention/Jobs`, also if it is killed at once",
+            "`Retention/Jobs`, also if it is killed at once, and so are "
+            f"{bounds.EDGES_OF_JOB} of the jobs that it waits for",
             counted_by="pilotage.service.auth.access.admit_jobs",
             test=f"{_ACCESS}test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_more",
         ),
@@ -203,7 +204,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             who="job",
             what="steps in which it asks for less",
             most=f"one by each of {bounds.JOB_RULES} rules, which change {bounds.JOB_RULE_CHANGES} values",
-            counted_by="cs_config.options.job_rules.check_numbers",
+            counted_by="cs_config.options.job_rules.split_rules",
             test="tests/unit/cs_config/options/test_relax_rules.py"
             "::test_what_is_no_rule_of_relaxation_is_refused",
         ),

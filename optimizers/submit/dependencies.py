@@ -38,6 +38,11 @@ class Dependents:
     owners: Mapping[int, tuple[str, str]]  #: VO and owner
     paths: Mapping[int, str]  #: for messages
 
+    @property
+    def edges(self) -> int:
+        """Pairs of a job and one that it waits for."""
+        return sum(len(each) for found in (self.ids, self.places) for each in found.values())
+
     def withhold(self, states: Sequence[DecidedState | None]) -> list[DecidedState | None]:
         """The states of all jobs, of which dependents are kept from pilots unless they failed."""
         kept: dict[tuple[str, ...], DecidedState] = {}

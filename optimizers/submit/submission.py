@@ -71,6 +71,7 @@ class Accepted:
     #: Different requirement classes of the jobs that wait, with their Requirements; of very many the first.
     classes: Sequence[tuple[RequirementClass, Requirements | None]] = ()
     is_repeated: bool = False  #: they were stored before, under the same key
+    edges: int = 0  #: pairs of a job and one that it waits for
 
 
 def submit(
@@ -370,6 +371,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
     )
     return Accepted(
         job_ids=list(job_ids),
+        edges=new.dependents.edges,
         due=by_status[JobStatus.RECEIVED],
         stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),

@@ -6,13 +6,13 @@ transaction. So each end counts exactly once, also one that a process of an earl
 that wait cost nothing.
 """
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import Connection, and_, exists, or_, select, update
+from sqlalchemy import Connection, and_, exists, func, or_, select, update
 
 from requirements.errors import format_count
 from requirements.states import FINAL, AfterPolicy, JobStatus
@@ -32,6 +32,9 @@ _ENDS: Final = sorted(FINAL - {JobStatus.COMPLETED})
 _GONE: Final = "gone"
 #: Parents named in a text.
 _NAMED: Final = 5
+#: Edges in memory at a time, some more with those of the last job, and jobs described with all of theirs.
+_EDGES_AT_ONCE: Final = 10_000
+_DESCRIBED: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,15 @@ _EDGES = (
     .outerjoin(jobs, jobs.c.job_id == table.c.parent_id)
     .where(_open, or_(jobs.c.status.is_(None), jobs.c.status.in_(_ENDS)))
 )
-ENDED_PARENTS = _EDGES.where(table.c.parent_id.in_(_changed))
-OWN_PARENTS = _EDGES.where(table.c.job_id.in_(_changed))
+_counted = (
+    _EDGES.with_only_columns(table.c.job_id, func.count().label("edges"), maintain_column_froms=True)
+    .group_by(table.c.job_id)
+    .order_by(table.c.job_id)
+)
+#: How many each of their jobs has: a job may have a thousand, and a parent any number.
+ENDED_PARENTS = _counted.where(table.c.parent_id.in_(_changed))
+OWN_PARENTS = _counted.where(table.c.job_id.in_(_changed))
+ENDED_OF_JOBS = _EDGES.where(sql.is_listed(table.c.job_id))
 #: What was deleted, with the status that it had.
 DELETED_FROM = select(job_log.c.job_id, job_log.c.from_status).where(
     sql.is_listed(job_log.c.job_id), job_log.c.to_status == JobStatus.DELETED.value
@@ -79,13 +89,30 @@ _failed_before = exists().where(
     _others.c.ended_as != JobStatus.DONE.value,
 )
 #: Jobs that failed for a parent before. Those that were reset since wait for none.
-FAILED_BEFORE = select(table.c.job_id).where(sql.is_listed(table.c.job_id), _failed_before)
+FAILED_BEFORE = (
+    select(table.c.job_id)
+    .where(
+        sql.is_listed(table.c.job_id),
+        table.c.policy == AfterPolicy.DONE.value,
+        table.c.ended_as != JobStatus.DONE.value,
+    )
+    .distinct()
+)
 _needs_success = and_(_open, table.c.policy == AfterPolicy.DONE.value, ~_failed_before)
 _direct = select(table.c.job_id).where(sql.is_listed(table.c.parent_id), _needs_success)
 _doomed = _direct.cte("doomed", recursive=True)
 _doomed = _doomed.union(select(table.c.job_id).where(table.c.parent_id == _doomed.c.job_id, _needs_success))
 #: All that need the success of some jobs, of those that need theirs, and so on: one statement for a chain.
 DOOMED = select(_doomed.c.job_id)
+_of_job = table.c.job_id == jobs.c.job_id
+#: A parent that lets its job go whatever the others do: of a job that failed with it, that was reset since.
+_frees = or_(
+    and_(table.c.policy == AfterPolicy.ANY.value, table.c.ended_as.is_not(None)),
+    and_(table.c.policy == AfterPolicy.DONE.value, table.c.ended_as != JobStatus.DONE.value),
+)
+STILL_WAITING = select(jobs.c.job_id).where(
+    sql.is_listed(jobs.c.job_id), exists().where(_of_job, _open), ~exists().where(_of_job, _frees)
+)
 PARENTS = (
     select(table.c.job_id, table.c.parent_id, table.c.policy, table.c.ended_as, jobs.c.status)
     .outerjoin(jobs, jobs.c.job_id == table.c.parent_id)
@@ -139,28 +166,54 @@ def count_span(conn: Connection, span: Mapping[str, int], *, now: datetime) -> i
     """
     if not conn.execute(IS_ANY_OPEN).scalar():
         return 0
-    rows = {row: None for statement in (ENDED_PARENTS, OWN_PARENTS) for row in conn.execute(statement, span)}
-    if not rows:
+    edges = Counter[int]()
+    for statement in (ENDED_PARENTS, OWN_PARENTS):
+        for row in conn.execute(statement, span):
+            edges[row.job_id] += row.edges
+    if not edges:
         return 0
+    failing: dict[int, str] = {}
+    free: set[int] = set()
+    for job_ids in _split_edges(edges):
+        some = _settle(conn, job_ids)
+        failing |= some
+        free.update(job_ids - some.keys() - _find_still_waiting(conn, job_ids))
+    failed = _fail(conn, failing, now=now)
+    return failed + len(withheld.let_go(conn, free, DEPENDENCIES, source=SOURCE, now=now))
+
+
+def _split_edges(edges: Mapping[int, int]) -> Iterator[set[int]]:
+    """Jobs that have some thousand edges together, which is what is in memory at a time."""
+    some: set[int] = set()
+    number = 0
+    for job_id, own in sorted(edges.items()):
+        some.add(job_id)
+        number += own
+        if number >= _EDGES_AT_ONCE:
+            yield some
+            some, number = set(), 0
+    if some:
+        yield some
+
+
+def _settle(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str]:
+    """Store how parents of some jobs ended; which of the jobs fail for one of them, and why."""
+    was_reset = {row.job_id for row in sql.read_batches(conn, FAILED_BEFORE, job_ids)}
+    rows = sql.read_batches(conn, ENDED_OF_JOBS, job_ids)
     ends = _read_ends(conn, {row.parent_id: row.status for row in rows})
-    affected = {row.job_id for row in rows}
-    was_reset = {row.job_id for row in sql.read_batches(conn, FAILED_BEFORE, affected)}
     columns = {
         "job_id": [row.job_id for row in rows],
         "parent_id": [row.parent_id for row in rows],
         "ended_as": [ends[row.parent_id] for row in rows],
     }
     SETTLE.execute(conn, columns)
-    failing = {
+    return {
         row.job_id: f"{row.parent_id} is {ends[row.parent_id]}"
         for row in rows
         if row.policy == AfterPolicy.DONE
         and ends[row.parent_id] != JobStatus.DONE
         and row.job_id not in was_reset
     }
-    failed = _fail(conn, failing, now=now)
-    free = affected - failing.keys() - find_waiting(conn, affected).keys()
-    return failed + len(withheld.let_go(conn, free, DEPENDENCIES, source=SOURCE, now=now))
 
 
 def _read_ends(conn: Connection, statuses: Mapping[int, str | None]) -> Mapping[int, str]:
@@ -175,20 +228,16 @@ def _read_ends(conn: Connection, statuses: Mapping[int, str | None]) -> Mapping[
 
 def find_waiting(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str]:
     """Which of some jobs still have to wait for others, and for which."""
-    waiting: dict[int, str] = {}
-    for job_id, parents in list_parents(conn, job_ids).items():
-        if not _is_free(parents):
-            waiting[job_id] = describe_waiting(parents)
-    return waiting
+    still = sorted(_find_still_waiting(conn, job_ids))
+    return {
+        job_id: describe_waiting(parents)
+        for start in range(0, len(still), _DESCRIBED)
+        for job_id, parents in list_parents(conn, still[start : start + _DESCRIBED]).items()
+    }
 
 
-def _is_free(parents: Sequence[Parent]) -> bool:
-    """Whether a job need not wait for its parents any more, all of one policy."""
-    ended = [each for each in parents if each.has_ended]
-    policy = parents[0].policy
-    # It failed with the first that was not Done: it was reset since, and then waits for none.
-    was_reset = policy is AfterPolicy.DONE and any(each.status != JobStatus.DONE for each in ended)
-    return len(ended) == len(parents) or was_reset or (policy is AfterPolicy.ANY and bool(ended))
+def _find_still_waiting(conn: Connection, job_ids: Collection[int]) -> set[int]:
+    return {row.job_id for row in sql.read_batches(conn, STILL_WAITING, job_ids)}
 
 
 #: A job that its user releases goes on waiting for others.

@@ -14,6 +14,7 @@ from typing import Final
 from fastapi.responses import StreamingResponse
 from sqlalchemy import Connection
 
+from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import changes, jdl, parametric
@@ -397,7 +398,8 @@ def submit(
             check_job=check_job,
             origins=origins,
         )
-    access.count_jobs(parts, caller, 0 if accepted.is_repeated else len(accepted.job_ids))
+    amount = len(accepted.job_ids) + accepted.edges // bounds.EDGES_OF_JOB
+    access.count_jobs(parts, caller, 0 if accepted.is_repeated else amount)
     parts.metrics.optimized(accepted.decided)
     parts.notify(accepted.due)
     return accepted

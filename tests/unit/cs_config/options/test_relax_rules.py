@@ -52,6 +52,10 @@ def test_a_rule_has_a_time_and_changes():
         ("after 2 h: " + "a" * bounds.JOB_RULE, "characters, allowed are"),
         (";".join(f"after {hours} h: without Tags" for hours in range(1, 22)), "21 rules are too many"),
         (
+            "; ".join(f"never {number}: at all" for number in range(21)),
+            "21 rules are too many",
+        ),  # counted before they are read
+        (
             ["after 2 h: " + ",".join(["without A"] * 20), "after 3 h: " + ",".join(["without A"] * 21)],
             "41 changed values are too many",
         ),

@@ -80,6 +80,11 @@ def test_reasons_are_those_that_pilots_report():
         ("1: Memory = ", "is no change"),
         ("1: " + "a" * bounds.JOB_RULE, "characters, allowed are"),
         (";".join(f"{code}: once" for code in range(21)), "21 rules are too many"),
+        (";" * 100_000, "has 100000 characters, allowed are"),
+        (
+            "; ".join(f"{code}: no change" for code in range(21)),
+            "21 rules are too many",
+        ),  # counted before they are read
     ],
 )
 def test_what_is_no_rule_is_refused_with_what_is_allowed(text: object, problem: str):

@@ -164,6 +164,17 @@ def test_who_submitted_too_many_jobs_in_an_hour_neither_submits_nor_reschedules_
     assert admin.post("/api/v1/jobs", json=jobs).status_code == 429, "what it reset counts"
 
 
+def test_jobs_that_others_wait_for_count_as_jobs_by_their_bytes(service: Service, config_text: str):
+    service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {JobsPerHour: 40}"))
+    user = service.user()
+    jobs = {"jobs": [{"Executable": "x", "Parameters": 10}]}
+    first = user.post("/api/v1/jobs", json=jobs).json()["job_ids"]
+    after = {"jobs": [{"Executable": "x", "Parameters": 16, "After": first}]}
+    for _ in range(2):
+        assert user.post("/api/v1/jobs", json=after, headers={"Idempotency-Key": "a"}).status_code == 201
+    assert user.post("/api/v1/jobs", json=jobs).status_code == 429, "10 jobs, 16 and the bytes of 20"
+
+
 def test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
