@@ -177,6 +177,23 @@ def test_many_jobs_before_one_let_it_go_once(engine: Engine, now: datetime) -> N
     assert way(engine, ids[-1]) == ["Received", "Checking", "Checking"]
 
 
+def test_the_ends_of_many_parents_count_in_parts(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "_EDGES_AT_ONCE", 7)
+    monkeypatch.setattr(stored, "_DESCRIBED", 1)
+    free = named("free", "a", Parameters=5, AfterPolicy="ended")
+    ids = submit(engine, CONFIG, now, named("a", Parameters=4), free, named("failing", "a", Parameters=5))
+    end(engine, now, ids[:3], KILLED)
+    assert run_agent(engine, now) == 5
+    with database.reading(engine) as conn:
+        assert set(stored.find_waiting(conn, ids)) == {*ids[4:9]}
+    assert {job(engine, each).status for each in ids[9:]} == {FAILED}
+    end(engine, now, ids[3:4])
+    assert run_agent(engine, now) == 5
+    assert all(job(engine, each).due_at is not None for each in ids[4:9])
+
+
 def test_a_kill_between_the_end_and_the_release_loses_nothing_and_releases_nothing_twice(
     engine: Engine, now: datetime
 ) -> None:
