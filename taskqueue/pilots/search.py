@@ -14,6 +14,7 @@ from taskqueue import ownership
 from taskqueue.ownership import EVERY_ROW, Visible
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import ALL, Pilot
+from taskqueue.schema.tables import attempts
 from taskqueue.schema.tables import pilots as table
 
 #: Stamps that a search by prefix reads.
@@ -194,3 +195,15 @@ def count_pilots(
         tuple(row[: len(by)]): PilotCounts(**dict(zip(names, map(int, row[len(by) :]), strict=True)))
         for row in rows
     }
+
+
+def count_failed_jobs(
+    conn: Connection, by: Sequence[str], which: PilotFilter
+) -> Mapping[tuple[str, ...], int]:
+    """Count the jobs that ended with another exit code than 0 at pilots, in the same way; without zeros."""
+    columns = [COLUMNS[name] for name in by]
+    counted = select(*columns, func.count()).select_from(
+        table.join(attempts, attempts.c.stamp == table.c.stamp)
+    )
+    rows = conn.execute(counted.where(attempts.c.exit_code != 0, *which.clauses()).group_by(*columns))
+    return {tuple(values): number for *values, number in rows}

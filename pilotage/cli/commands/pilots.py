@@ -131,6 +131,7 @@ _OUTCOMES: Mapping[str, Column] = {
     "#Empty": "empty",
     "#Broken": "broken",
     "#Jobs": "jobs",
+    "#Failed jobs": lambda row: row.get("failed_jobs"),  # not of a service of 1.0.0
     "#Quality": lambda row: None if row["quality"] is None else f"{row['quality']:.0%}",
 }
 

@@ -170,6 +170,9 @@ class PilotSummaryRow(AnswerModel):
     count: int
     jobs: int = Field(description="Jobs given to them.")
     active: int = Field(description="Pilots that have not ended.")
+    failed_jobs: int = Field(
+        default=0, description="Of these jobs, those that ended with another exit code than 0."
+    )
     with_jobs: int = Field(description="Pilots that got at least one job.")
     empty: int = Field(description="Pilots that ended normally without a job.")
     broken: int = Field(description="Failed or Aborted.")
@@ -283,8 +286,11 @@ def summary(parts: PartsOf, caller: CallerOf, query: Annotated[PilotSummaryQuery
     which = replace(query.narrow(caller), ended_since=since)
     with database.reading(parts.engine) as conn:
         counted = search.count_pilots(conn, by, which)
+        failed = search.count_failed_jobs(conn, by, which)
     rows = [
-        PilotSummaryRow.model_validate(fared).model_copy(update=dict(zip(by, values, strict=True)))
+        PilotSummaryRow.model_validate(fared).model_copy(
+            update=dict(zip(by, values, strict=True)) | {"failed_jobs": failed.get(values, 0)}
+        )
         for values, fared in counted.items()
     ]
     return PilotSummary(summary=rows)

@@ -131,7 +131,7 @@ def test_pilots_are_counted_by_queue_with_why_they_were_empty_and_what_their_que
 
     [row] = by_queue
     expected = {"count": 6, "jobs": 1, "active": 2, "with_jobs": 1, "empty": 3, "broken": 1}
-    assert row == {**expected, "queue": LONG, "quality": 0.0}  # its only job has not ended
+    assert row == {**expected, "failed_jobs": 0, "queue": LONG, "quality": 0.0}  # its only job has not ended
     assert {row["empty_reason"]: row["empty"] for row in by_reason} == {
         "": 0,
         "limits": 2,
@@ -269,6 +269,29 @@ def test_a_site_admin_finds_the_node_at_which_pilots_break(service: Service):
     assert {each["node"]: (each["count"], each["broken"]) for each in counted} == {"n1": (2, 2), "n2": (1, 1)}
     elsewhere = service.as_role("site_admin", site="LCG.B.org")
     assert elsewhere.get("/api/v1/pilots/summary", params={"by": "node"}).json()["summary"] == []
+
+
+def test_a_site_admin_finds_the_node_at_which_jobs_fail(service: Service):
+    service.submit(*[{"Executable": "x"}] * 3)
+    director = service.as_role("director", vo="cms")
+    for number, exit_code in enumerate((1, 1, 0)):
+        stamp, node = f"north.any.{number}", f"n{exit_code}"
+        pilot = service.client(send(service, stamp, LONG))
+        [match] = pilot.post("/api/v1/matcher/requestJob", json=place(LONG) | {"node": node}).json()[
+            "matches"
+        ]
+        status = "Failed" if exit_code else "Done"
+        report = {"status": status, "exit_code": exit_code}
+        pilot.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+        pilot.post(f"/api/v1/leases/{match['lease']}/finish", json=report).raise_for_status()
+        news = {"stamp": stamp, "status": "Done", "node": node}
+        director.post("/api/v1/pilots/statuses", json={"reports": [news]}).raise_for_status()
+    admin = service.as_role("site_admin", site="LCG.A.org")
+    counted = admin.get("/api/v1/pilots/summary", params={"by": "node"}).json()["summary"]
+    assert {each["node"]: (each["jobs"], each["failed_jobs"]) for each in counted} == {
+        "n0": (1, 0),
+        "n1": (2, 2),
+    }
 
 
 def test_a_site_admin_sees_excluded_nodes_and_readmits_them(service: Service):
