@@ -26,6 +26,7 @@ from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import evaluation, work
 from taskqueue import day_record, past_forecasts
+from taskqueue.leases import assignment
 
 _MB: Final = 1 << 20
 _SERVICE: Final = "tests/integration/pilotage/service/"
@@ -286,6 +287,14 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             counted_by="pilotage.service.models.matching.JobRequest",
             test=f"{_ROUTES}test_matcher.py::test_a_wrong_resource_is_400",
             attacks=["a pilot asks for 1,000 jobs"],
+        ),
+        Amount(
+            who="request for work",
+            what="descriptions of its jobs",
+            most=f"{assignment.MOST_BYTES >> 20} MB, or one; the next request gets more",
+            counted_by="taskqueue.leases.assignment.measure_descriptions",
+            test="tests/integration/matcher/claim/test_filled_pilots.py::"
+            "test_descriptions_of_one_answer_are_bounded_by_bytes",
         ),
         Amount(
             who="pilots, the first of a place after a start or a change",

@@ -101,6 +101,7 @@ class _Claim:
     chooses: bool  #: whether jobs must be checked one by one
     must_wait: bool  #: the place is locked by another transaction, or has a limit that is not in force yet
     room: SlotRoom | None  #: of the pilot; None: it is none
+    left_bytes: int = assignment.MOST_BYTES  #: of the descriptions of several jobs
     taken: list[TakenRow] = field(default_factory=list)
     served_from: set[int] = field(default_factory=set)  #: task queues of these jobs
     emptied: frozenset[int] = frozenset()
@@ -109,8 +110,8 @@ class _Claim:
 
     @property
     def missing(self) -> int:
-        """The number of jobs still wanted; 0 if the resource is full."""
-        return 0 if self.filling.full else self.wanted - len(self.taken)
+        """The number of jobs still wanted; 0 if the resource is full, or the answer."""
+        return 0 if self.filling.full or self.left_bytes <= 0 else self.wanted - len(self.taken)
 
     @property
     def silent(self) -> list[int]:
@@ -308,10 +309,20 @@ def _take_from(conn: Connection, claim: _Claim, task_queues: Sequence[TaskQueue]
             if claim.chooses:
                 passed = _choose(conn, claim, task_queue, now)
             else:
-                passed = assignment.take_jobs(conn, [task_queue.task_queue_id], most, place=place, now=now)
+                passed = assignment.take_jobs(
+                    conn,
+                    [task_queue.task_queue_id],
+                    most,
+                    place=place,
+                    now=now,
+                    most_bytes=claim.left_bytes,
+                )
                 if gate is not None:
                     gate.count_taken(passed, task_queue)
             claim.add(task_queue, passed)
+            if claim.is_for_several:
+                sizes = assignment.measure_descriptions(conn, [each.job_id for each in passed])
+                claim.left_bytes -= sum(sizes.values())
             if not passed or (gate is None and len(passed) < most and not claim.chooses):
                 break
 

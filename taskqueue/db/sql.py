@@ -20,6 +20,7 @@ from sqlalchemy import (
     Dialect,
     Executable,
     FromClause,
+    Integer,
     Row,
     Select,
     Table,
@@ -83,6 +84,16 @@ write_as(
     postgresql="octet_length({0}) <> length({0})",
     sqlite="length(CAST({0} AS BLOB)) <> length({0})",
 )
+
+
+class count_bytes(FunctionElement[int]):  # noqa: N801 - written like a SQL function
+    """The bytes of a text."""
+
+    type = Integer()
+    inherit_cache = True
+
+
+write_as(count_bytes, postgresql="octet_length({0})", sqlite="length(CAST({0} AS BLOB))")
 
 
 class _Ids(TypeDecorator[Collection[Any]]):

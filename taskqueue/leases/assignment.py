@@ -11,6 +11,7 @@ transaction are skipped (SKIP LOCKED), so claims cannot deadlock. Skipped rows m
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -35,7 +36,7 @@ from sqlalchemy import (
 from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import sql
-from taskqueue.schema.tables import installation, jobs, queue_classes, task_queues, waiting_jobs
+from taskqueue.schema.tables import descriptions, installation, jobs, queue_classes, task_queues, waiting_jobs
 from taskqueue.schema.tables import pool_mappings as mapped
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.schema.tables import queue_class_versions as versions
@@ -150,10 +151,42 @@ NONEMPTY = select_nonempty()
 TakenRow = Row[*tuple[Any, ...]]
 
 
+#: Bytes of descriptions that one claim for several jobs hands out, unless its first job alone has more.
+MOST_BYTES: Final = 16 << 20
+#: Characters of a description above which its placeholders, each a job's id or value, are not counted.
+_LONG: Final = 1 << 16
+_IF_LONG: Final = 6
+_ID: Final = 20
+_written = sql.count_bytes(descriptions.c.body)
+_places = _written - sql.count_bytes(func.replace(descriptions.c.body, "%", ""))
+_values = func.coalesce(sql.count_bytes(jobs.c.parameters), 0) + _ID
+SIZES = (
+    select(
+        jobs.c.job_id,
+        case((_written > _LONG, _IF_LONG * _written), else_=_written + _places * _values).label("size"),
+    )
+    .join(descriptions, descriptions.c.description_id == jobs.c.description_id)
+    .where(sql.is_listed(jobs.c.job_id))
+)
+
+
+def measure_descriptions(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, int]:
+    """Bytes that the descriptions of jobs have at most with their placeholders filled."""
+    return {row.job_id: row.size for row in conn.execute(SIZES, {"ids": job_ids})} if job_ids else {}
+
+
 def take_jobs(
-    conn: Connection, task_queue_ids: Iterable[int], count: int, *, place: Location, now: datetime
+    conn: Connection,
+    task_queue_ids: Iterable[int],
+    count: int,
+    *,
+    place: Location,
+    now: datetime,
+    most_bytes: int = MOST_BYTES,
 ) -> list[TakenRow]:
     """Take up to `count` jobs from the task queues, in their order.
+
+    Of several jobs only so many as have descriptions of `most_bytes` together, but one at least.
 
     `opening.open_attempts` has to follow in the same transaction: a Matched job has an open attempt.
     """
@@ -164,6 +197,10 @@ def take_jobs(
         most = count - len(job_ids)
         values = {"the_task_queue": task_queue_id, "most": most, **bind_location(place)}
         job_ids += conn.execute(LOCK_FIRST, values).scalars()
+    if len(job_ids) > 1:
+        sizes = measure_descriptions(conn, job_ids)
+        sums = accumulate(sizes[job_id] for job_id in job_ids)
+        job_ids = job_ids[: max(1, sum(each <= most_bytes for each in sums))]
     return take_locked(conn, job_ids, place=place, now=now)
 
 

@@ -6,15 +6,18 @@ from datetime import datetime
 from random import Random
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
+from cs_config.options import bounds
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchRequest
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import jobs
+from taskqueue.leases import assignment
 from taskqueue.leases.opening import ClaimedJob
+from taskqueue.schema import tables
 from taskqueue.task_queues import task_queues
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import EVERYWHERE, request
@@ -183,3 +186,36 @@ def _fits(asked: RequirementClass, free: dict[str, int]) -> bool:
         and asked.min_ram + asked.min_ram_per_core * asked.processors_min <= free["ram"]
         and asked.gpus <= free["gpus"]
     )
+
+
+_VALUE = 1_000 * "v"
+
+
+@pytest.mark.parametrize("options", ["", "RunningLimit: {A.B.ch: {Owner: {nobody: 1}}}"])
+@pytest.mark.parametrize(
+    ("body", "parameters"),
+    [
+        (f'{{"Arguments":"{60_000 * "x"}"}}', None),
+        (f'{{"Arguments":"{90 * "%(A)s "}"}}', f'{{"A":"{_VALUE}"}}'),
+        (f'{{"Arguments":"{3_000 * "%j"}"}}', None),
+        (f'{{"Arguments":"{400_000 * "%j"}"}}', None),
+    ],
+    ids=["long", "values", "ids", "ids in a long one"],
+)
+def test_descriptions_of_one_answer_are_bounded_by_bytes(
+    engine: Engine, now: datetime, options: str, body: str, parameters: str | None
+) -> None:
+    jobs_put = _put(engine, now, SINGLE, 300)
+    with database.writing(engine) as conn:
+        conn.execute(update(tables.descriptions).values(body=body))
+        conn.execute(update(tables.jobs).values(parameters=parameters))
+    matcher = _limited(now, engine, options) if options else queued_jobs.matcher(engine, now)
+    asked = request(count=500, Tag="ANY", **queued_jobs.at(queued_jobs.LONG))
+    seen = list[int]()
+    while given := _served(matcher, asked)[0]:
+        size = sum(len(each.description_json) for each in given)
+        assert size <= assignment.MOST_BYTES + bounds.FILLED
+        seen += [each.job_id for each in given]
+        if len(seen) < 300:
+            assert size + len(given[0].description_json) > assignment.MOST_BYTES / 20
+    assert sorted(seen) == jobs_put
