@@ -31,6 +31,8 @@ from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The attribute of floors.
 VO = "VO"
+#: Attributes whose values are people and their work, of whichever VO.
+_PERSONAL = frozenset(map(fold, ("Owner", "OwnerGroup", "JobGroup")))
 
 LimitedJob = Row[*tuple[Any, ...]] | JobView
 
@@ -69,8 +71,15 @@ class PlaceRule:
         return fold(value) == fold(self.limit.value)
 
     def is_visible(self, vos: Collection[str] | None) -> bool:
-        """Whether members of these VOs may see it: it is theirs or common; None: sees everything."""
-        return vos is None or self.vo is None or self.vo in vos
+        """Whether members of these VOs may see it: it is theirs or common; None: sees everything.
+
+        A common one that names a VO is that VO's; one that names a person or group may be of any VO.
+        """
+        if vos is None or self.vo is not None:
+            return vos is None or self.vo in vos
+        if fold(self.limit.attribute) == fold(VO):
+            return any(self.limits(vo) for vo in vos)
+        return fold(self.limit.attribute) not in _PERSONAL
 
     @property
     def stored_vo(self) -> str:

@@ -258,6 +258,19 @@ def test_only_who_looks_after_the_site_hears_of_jobs_and_limits_of_other_vos(
     assert _reserved(gateway.get(f"/api/v1/sites/{SITE}").json()) == {own["job_id"]}
 
 
+def test_a_common_limit_that_names_a_vo_or_a_person_is_not_for_members_of_other_vos(
+    service: Service, config_text: str
+) -> None:
+    limits = "{VO: {cms: 5, dune: 6}, Owner: {eve: 3}, JobType: {Test: 9}}"
+    common = f"  Defaults:\n    JobScheduling: {{RunningLimit: {{{SITE}: {limits}}}}}\n"
+    service.configure(config_text.replace("  Defaults:\n", common, 1))
+    seen = {
+        vo: {each["value"] for each in client.get(f"/api/v1/sites/{SITE}").json()["limits"]}
+        for vo, client in {"cms": service.user(), "": service.operator()}.items()
+    }
+    assert seen == {"cms": {"cms", "Test"}, "": {"cms", "dune", "eve", "Test"}}
+
+
 def _reserved(stands: Any) -> set[int]:
     return {each["job_id"] for each in stands["throttles"][0]["reservations"]}
 
