@@ -132,10 +132,10 @@ def test_task_queues_of_the_others_are_weighed(
     arrive(engine, now)
     weigh = priorities._update_weights
 
-    def weigh_but_evil(mine, holders, families):  # type: ignore[no-untyped-def]
+    def weigh_but_evil(mine, holders, *others):  # type: ignore[no-untyped-def]
         if holders.vo == "evil":
             raise OverflowError("no such weight")
-        return weigh(mine, holders, families)
+        return weigh(mine, holders, *others)
 
     monkeypatch.setattr(priorities, "_update_weights", weigh_but_evil)
     result = priorities.cycle(engine, grid(), now=now, holder="me", memory=priorities.PriorityState())

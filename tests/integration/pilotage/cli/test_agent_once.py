@@ -1,6 +1,8 @@
 """`pilotage agent --once`: what each agent did, or which process leads it."""
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,16 @@ from pilotage.cli import settings
 from taskqueue.db import agent_leases, database
 from taskqueue.db.clock import DatabaseClock
 from tests.integration.pilotage.cli.test_keys import pilotage
+
+
+@pytest.fixture(autouse=True)
+def _logs() -> Iterator[None]:
+    """What logs the process, which the command sets as that of a process of its own, is as before."""
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
 
 
 def test_an_agent_that_another_process_leads_names_that_process(

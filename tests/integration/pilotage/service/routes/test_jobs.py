@@ -292,7 +292,7 @@ def test_many_jobs_are_killed_by_filter_but_never_those_of_others(service: Servi
     mine, theirs = submit(ada, JOB, JOB, JOB), submit(bob)
     ada.post(f"/api/v1/jobs/{mine[0]}/kill")
     answer = ada.post("/api/v1/jobs/kill", json={"status": "Waiting"}).json()
-    assert answer == {"job_ids": mine[1:], "refused": [], "next": None, "unknown": []}
+    assert answer == {"job_ids": mine[1:], "refused": [], "next": None, "unknown": [], "warnings": []}
     answer = ada.post("/api/v1/jobs/kill", json={"ids": [*mine, *theirs]}).json()
     assert answer["job_ids"] == []
     refused = {each["job_id"]: each["reason"] for each in answer["refused"]}

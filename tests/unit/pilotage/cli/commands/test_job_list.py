@@ -64,7 +64,7 @@ def test_lists_keep_ages_and_numbers_whole_on_narrow_terminals(
     assert all(len(line) <= columns for line in text.splitlines())
     assert "9 min" in text
     assert "10345" in text
-    assert ("Left out" in capsys.readouterr().err) is (columns == 60), "the last columns give way"
+    assert ("Left out" in capsys.readouterr().err) is (columns < 120), "the last columns give way"
     assert jobs.asked == [{}]
 
 
