@@ -96,7 +96,7 @@ GROUPS = (
     ),
     Group(
         name="attacks",
-        files=("tests/acceptance/test_benchmark_of_attacks.py",),
+        files=("tests/acceptance/test_benchmark_of_attacks.py", "tests/acceptance/test_benchmark_of_wlcg.py"),
         sources=("benchmarks/", "pilotage/service/"),
     ),
     Group(
