@@ -40,7 +40,7 @@ def test_nothing_is_lost_or_doubled_while_hosts_and_links_of_a_cluster_fail(shor
 @pytest.mark.debian("patroni")
 @pytest.mark.timeout(1800)
 def test_a_former_primary_that_cannot_be_rewound_copies_the_database_anew(short_directory: Path) -> None:
-    (directory := short_directory / "cluster").mkdir()
+    (directory := short_directory / "former").mkdir()
     directory.chmod(0o755)
     cluster = PatroniCluster(directory, Addresses())
     broken = directory / "pg_rewind"  # as where the host that it rewinds to is lost meanwhile
