@@ -248,19 +248,17 @@ def test_a_replay_that_takes_too_long_is_given_up(installation: Engine) -> None:
         Simulation(engine, day, deadline=time.monotonic() - 1).run()
 
 
+def _command(recorded: Path) -> tuple[str, ...]:
+    """The replay of the first hour of a database's day."""
+    begin = f"{BEGIN:%Y-%m-%d}"
+    return "replay", "--database-url", f"sqlite:///{recorded}", "--from", begin, "--for", "1h"
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_replay_that_is_ended_leaves_nothing(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
 ) -> None:
-    words = (
-        "replay",
-        "--database-url",
-        f"sqlite:///{recorded}",
-        "--from",
-        f"{BEGIN:%Y-%m-%d}",
-        "--for",
-        "1h",
-    )
+    words = _command(recorded)
     left = tmp_path / "temporary"
     left.mkdir()
     environment = os.environ | {"TMPDIR": str(left), "PILOTAGE_HOME": str(tmp_path)}
@@ -281,15 +279,7 @@ def test_the_command_compares_a_day_with_a_changed_one(
     recorded: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-    words = (
-        "replay",
-        "--database-url",
-        f"sqlite:///{recorded}",
-        "--from",
-        f"{BEGIN:%Y-%m-%d}",
-        "--for",
-        "1h",
-    )
+    words = _command(recorded)
     status, said, _ = run(*words, "--set", "Operations/lhcb/JobScheduling/Scarcity=owner")
     assert status == 0
     heading, *rows = said.splitlines()
