@@ -292,7 +292,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             who="request for work",
             what="descriptions of its jobs",
             most=f"{assignment.MOST_BYTES >> 20} MB, or one; the next request gets more",
-            counted_by="taskqueue.leases.assignment.measure_descriptions",
+            counted_by="taskqueue.leases.assignment.DescriptionRoom",
             test="tests/integration/matcher/claim/test_filled_pilots.py::"
             "test_descriptions_of_one_answer_are_bounded_by_bytes",
         ),

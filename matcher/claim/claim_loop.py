@@ -22,7 +22,7 @@ from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.db.sql import split_growing
 from taskqueue.leases import assignment, attempts, candidate_jobs, opening
-from taskqueue.leases.assignment import TakenRow
+from taskqueue.leases.assignment import DescriptionRoom, TakenRow
 from taskqueue.leases.attempts import RequestKey
 from taskqueue.leases.candidate_jobs import CandidateFilter, CandidateRow
 from taskqueue.leases.opening import AssignedJob, ClaimedJob
@@ -101,7 +101,7 @@ class _Claim:
     chooses: bool  #: whether jobs must be checked one by one
     must_wait: bool  #: the place is locked by another transaction, or has a limit that is not in force yet
     room: SlotRoom | None  #: of the pilot; None: it is none
-    left_bytes: int = assignment.MOST_BYTES  #: of the descriptions of several jobs
+    descriptions: DescriptionRoom | None  #: None: of one job
     taken: list[TakenRow] = field(default_factory=list)
     served_from: set[int] = field(default_factory=set)  #: task queues of these jobs
     emptied: frozenset[int] = frozenset()
@@ -111,7 +111,8 @@ class _Claim:
     @property
     def missing(self) -> int:
         """The number of jobs still wanted; 0 if the resource is full, or the answer."""
-        return 0 if self.filling.full or self.left_bytes <= 0 else self.wanted - len(self.taken)
+        is_full = self.filling.full or (self.descriptions is not None and self.descriptions.left <= 0)
+        return 0 if is_full else self.wanted - len(self.taken)
 
     @property
     def silent(self) -> list[int]:
@@ -217,6 +218,7 @@ def _begin(policies: PlacePolicies, prepared: ClaimRequest, room: SlotRoom | Non
         chooses=job_id is not None or (gate is not None and gate.depends_on_job),
         must_wait=is_busy or (gate is not None and gate.is_opening),
         room=room,
+        descriptions=DescriptionRoom() if wanted > 1 and not is_busy else None,
     )
 
 
@@ -315,14 +317,11 @@ def _take_from(conn: Connection, claim: _Claim, task_queues: Sequence[TaskQueue]
                     most,
                     place=place,
                     now=now,
-                    most_bytes=claim.left_bytes,
+                    room=claim.descriptions,
                 )
                 if gate is not None:
                     gate.count_taken(passed, task_queue)
             claim.add(task_queue, passed)
-            if claim.is_for_several:
-                sizes = assignment.measure_descriptions(conn, [each.job_id for each in passed])
-                claim.left_bytes -= sum(sizes.values())
             if not passed or (gate is None and len(passed) < most and not claim.chooses):
                 break
 
@@ -331,7 +330,9 @@ def _choose(conn: Connection, claim: _Claim, task_queue: TaskQueue, now: datetim
     """Take the first acceptable job of a task queue that the place admits."""
     place, gate = claim.prepared.place, claim.gate
     for job in _choices(conn, claim, task_queue):
-        taken = candidate_jobs.take_job(conn, task_queue.task_queue_id, job.job_id, place=place, now=now)
+        taken = candidate_jobs.take_job(
+            conn, task_queue.task_queue_id, job.job_id, place=place, now=now, room=claim.descriptions
+        )
         if taken:
             if gate is not None:
                 gate.count_taken(taken, task_queue, job)

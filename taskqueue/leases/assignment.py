@@ -10,6 +10,7 @@ transaction are skipped (SKIP LOCKED), so claims cannot deadlock. Skipped rows m
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import accumulate
 from typing import Any, Final
@@ -153,7 +154,7 @@ TakenRow = Row[*tuple[Any, ...]]
 
 #: Bytes of descriptions that one claim for several jobs hands out, unless its first job alone has more.
 MOST_BYTES: Final = 16 << 20
-#: Characters of a description above which its placeholders, each a job's id or value, are not counted.
+#: Bytes of a description above which its placeholders, each a job's id or value, are not counted.
 _LONG: Final = 1 << 16
 _IF_LONG: Final = 6
 _ID: Final = 20
@@ -170,9 +171,21 @@ SIZES = (
 )
 
 
-def measure_descriptions(conn: Connection, job_ids: Sequence[int]) -> Mapping[int, int]:
-    """Bytes that the descriptions of jobs have at most with their placeholders filled."""
-    return {row.job_id: row.size for row in conn.execute(SIZES, {"ids": job_ids})} if job_ids else {}
+@dataclass(slots=True)
+class DescriptionRoom:
+    """Bytes that are left for the descriptions of one claim for several jobs."""
+
+    left: int = MOST_BYTES
+
+    def admit(self, conn: Connection, job_ids: Sequence[int]) -> Sequence[int]:
+        """The first of these jobs, with placeholders filled, for which there is room; one at least."""
+        if not job_ids:
+            return job_ids
+        sizes = {row.job_id: row.size for row in conn.execute(SIZES, {"ids": job_ids})}
+        sums = list(accumulate(sizes[job_id] for job_id in job_ids))
+        admitted = max(1, sum(each <= self.left for each in sums))
+        self.left -= sums[admitted - 1]
+        return job_ids[:admitted]
 
 
 def take_jobs(
@@ -182,11 +195,11 @@ def take_jobs(
     *,
     place: Location,
     now: datetime,
-    most_bytes: int = MOST_BYTES,
+    room: DescriptionRoom | None = None,
 ) -> list[TakenRow]:
     """Take up to `count` jobs from the task queues, in their order.
 
-    Of several jobs only so many as have descriptions of `most_bytes` together, but one at least.
+    Only so many as there is `room` for, but one at least.
 
     `opening.open_attempts` has to follow in the same transaction: a Matched job has an open attempt.
     """
@@ -197,17 +210,20 @@ def take_jobs(
         most = count - len(job_ids)
         values = {"the_task_queue": task_queue_id, "most": most, **bind_location(place)}
         job_ids += conn.execute(LOCK_FIRST, values).scalars()
-    if len(job_ids) > 1:
-        sizes = measure_descriptions(conn, job_ids)
-        sums = accumulate(sizes[job_id] for job_id in job_ids)
-        job_ids = job_ids[: max(1, sum(each <= most_bytes for each in sums))]
-    return take_locked(conn, job_ids, place=place, now=now)
+    return take_locked(conn, job_ids, place=place, now=now, room=room)
 
 
 def take_locked(
-    conn: Connection, job_ids: Sequence[int], *, place: Location, now: datetime
+    conn: Connection,
+    job_ids: Sequence[int],
+    *,
+    place: Location,
+    now: datetime,
+    room: DescriptionRoom | None = None,
 ) -> list[TakenRow]:
-    """Take jobs that this transaction has locked by `LOCKED`, in this order."""
+    """Take jobs that this transaction has locked by `LOCKED`, in this order, as far as there is room."""
+    if room is not None:
+        job_ids = room.admit(conn, job_ids)
     if not job_ids:
         return []
     conn.execute(LEAVE, {"ids": job_ids})

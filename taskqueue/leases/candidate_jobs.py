@@ -24,7 +24,7 @@ from sqlalchemy import (
 
 from requirements.resource import Location
 from taskqueue.leases import assignment
-from taskqueue.leases.assignment import LOCATION_BINDS, TakenRow
+from taskqueue.leases.assignment import LOCATION_BINDS, DescriptionRoom, TakenRow
 from taskqueue.schema.tables import descriptions, jobs, waiting_jobs
 from taskqueue.sites.occupancy import ATTRIBUTE_COLUMNS
 
@@ -165,7 +165,13 @@ def read_candidate(
 
 
 def take_job(
-    conn: Connection, task_queue_id: int, job_id: int, *, place: Location, now: datetime
+    conn: Connection,
+    task_queue_id: int,
+    job_id: int,
+    *,
+    place: Location,
+    now: datetime,
+    room: DescriptionRoom | None = None,
 ) -> list[TakenRow]:
     """Take one job; empty if it is gone or locked by another transaction.
 
@@ -173,4 +179,4 @@ def take_job(
     """
     values = {"the_task_queue": task_queue_id, "the_job": job_id, **assignment.bind_location(place)}
     locked = conn.execute(LOCK_CANDIDATE, values).scalars().all()
-    return assignment.take_locked(conn, locked, place=place, now=now)
+    return assignment.take_locked(conn, locked, place=place, now=now, room=room)
