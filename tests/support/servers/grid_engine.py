@@ -229,7 +229,7 @@ class GridEngine:
                 ("h_rt", f"{hours}:0:0"),
                 ("shell", "/bin/sh"),
                 ("load_thresholds", "NONE"),
-                ("notify", "00:00:05"),
+                ("notify", "00:02:00"),  # of a slow host: it ends as soon as the job does
             ):
                 text = re.sub(rf"^{name} .*", f"{name} {value}", text, flags=re.MULTILINE)
             self._load("-Aq", text)
