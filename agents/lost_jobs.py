@@ -22,8 +22,9 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import leader, relaxing, retries, waiting_ttl
-from agents.waiting_pass import WaitingPass
+from agents import leader, retries
+from agents.waiting import relaxing, waiting_ttl
+from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import ownership

@@ -338,7 +338,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             what="bytes of outputs",
             most="`Limits/OutputQuota`: `retention` removes the oldest. An output that is sent "
             "again replaces the first",
-            counted_by="agents.retention",
+            counted_by="agents.retention.retention",
             test="tests/integration/taskqueue/test_retention.py::test_the_oldest_outputs_beyond_the_quota_go",
         ),
         Amount(
@@ -478,7 +478,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most="kept for `Retention/Logs`, the newest 1,000 for longer, 10,000 in all, and "
             "those in force or named by "
             "pools. Author, time and paths stay",
-            counted_by="agents.retention",
+            counted_by="agents.retention.retention",
             test="tests/integration/taskqueue/test_retention.py::"
             "test_texts_of_old_versions_go_but_not_of_those_that_are_named",
         ),

@@ -23,12 +23,12 @@ from agents import (
     lost_jobs,
     pools,
     priorities,
-    retention,
     reverts,
     scope_counters,
     sweep,
     wait_times,
 )
+from agents.retention import retention
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage import extensions

@@ -9,8 +9,9 @@ from itertools import count
 import pytest
 from sqlalchemy import Engine, select, update
 
-from agents import accounting, retention
+from agents import accounting
 from agents.leader import LeadershipLostError
+from agents.retention import retention
 from requirements.states import FINAL, JobStatus
 from taskqueue import retention as removal
 from taskqueue.accounting import log_reader, time_series

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event
 
-from agents import dependencies, retention
+from agents import dependencies
+from agents.retention import retention
 from optimizers.chain import batch
 from optimizers.submit import dependencies as submitted
 from requirements.errors import MOST_HINTS, InvalidJob

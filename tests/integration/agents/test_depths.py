@@ -5,8 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Engine
 
-from agents import accounting, retention
+from agents import accounting
 from agents.accounting import DepthsResult
+from agents.retention import retention
 from matcher.explain import queue_report
 from pilotage.service.queries.overview import SampledJobs
 from requirements.requirement_class import RequirementClass

@@ -7,8 +7,9 @@ from itertools import count
 import pytest
 from sqlalchemy import Engine, func, insert, select, text, update
 
-from agents import leader, log_partitions, retention
-from agents.log_partitions import LogAges
+from agents import leader
+from agents.retention import log_partitions, retention
+from agents.retention.log_partitions import LogAges
 from requirements.states import JobStatus
 from taskqueue import retention as removal
 from taskqueue.db import database

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from agents import lost_jobs, relaxing
+from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
+from agents.waiting import relaxing
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from optimizers.submit import editing

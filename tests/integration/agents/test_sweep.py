@@ -11,10 +11,11 @@ import pytest
 from sqlalchemy import Engine, event, func, insert, select, update
 from sqlalchemy.exc import OperationalError
 
-from agents import leader, lost_jobs, retention, sweep
+from agents import leader, lost_jobs, sweep
 from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostJobsState, LostResult
-from agents.retention import RetentionResult
+from agents.retention import retention
+from agents.retention.retention import RetentionResult
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch

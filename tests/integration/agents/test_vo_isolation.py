@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine
 
-from agents import lost_jobs, pools, priorities, retention
+from agents import lost_jobs, pools, priorities
 from agents.leader import LeadershipLostError
+from agents.retention import retention
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, select
 
-from agents import lost_jobs, waiting_ttl
+from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
+from agents.waiting import waiting_ttl
 from cs_config.tree.configuration import Configuration
 from matcher.explain.waiting_reason import WORDS
 from optimizers.chain import batch

@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import OperationalError
 
-from agents import accounting, retention
+from agents import accounting
 from agents import day_record as day_record_agent
+from agents.retention import retention
 from matcher import answer_recorder
 from matcher.answer_recorder import AnswerRecorder
 from matcher.claim.matcher import Matcher

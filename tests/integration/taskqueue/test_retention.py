@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
-from agents import retention as agent
+from agents.retention import retention as agent
 from cs_config.errors import VersionRemoved
 from cs_config.versions import store
 from cs_config.versions.tables import config_versions

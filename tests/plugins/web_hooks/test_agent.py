@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, update
 
-from agents import leader, pools, retention
-from agents.retention import RetentionResult
+from agents import leader, pools
+from agents.retention import retention
+from agents.retention.retention import RetentionResult
 from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, delete, select, update
 
-from agents import retention
+from agents.retention import retention
 from requirements.requirement_class import RequirementClass
 from requirements.states import FINAL, JobStatus, may_become
 from taskqueue.db import database

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, func, select, update
 
-from agents import lost_jobs, retention
+from agents import lost_jobs
 from agents.lost_jobs import LostResult
+from agents.retention import retention
 from requirements.states import JobStatus
 from taskqueue.db import clock, database
 from taskqueue.jobs import control, jobs, optimizer_queue

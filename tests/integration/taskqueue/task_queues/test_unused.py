@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Connection, Engine, func, select
 
-from agents import retention
+from agents.retention import retention
 from requirements.requirement_class import RequirementClass
 from taskqueue import retention as rows
 from taskqueue.db import database

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from agents import retries
 from agents.leader import Leadership
-from agents.waiting_pass import WaitingPass
+from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options import bounds, relax_rules
 from cs_config.options.operations import options_for
 from cs_config.options.relax_rules import RELAX

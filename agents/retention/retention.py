@@ -14,9 +14,10 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine
 
-from agents import accounting, dependencies, leader, log_partitions
+from agents import accounting, dependencies, leader
 from agents.leader import Leadership
-from agents.log_partitions import LogAges
+from agents.retention import log_partitions
+from agents.retention.log_partitions import LogAges
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from taskqueue import blobs, ownership, retention

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from agents.leader import Leadership
-from agents.waiting_pass import WaitingPass
+from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from matcher.explain import waiting_reason
