@@ -53,6 +53,7 @@ class JobField(Generic[V]):
     is_of_change: bool = False  #: it changes with the status
     is_in_changes: bool = False  #: reports of changes of the status have it, too
     is_rare: bool = False  #: lists on pages show it on demand
+    has_job_id: bool = False  #: descriptions may have `%j` in it, which stands for the id of each job
 
     @property
     def filter_name(self) -> str:
@@ -104,12 +105,13 @@ FIELDS: Final[Sequence[AnyField]] = (
         is_of_change=True,
         filters=[Filter(words="Application status, as the pilot or payload reported it.")]),
     JOB_NAME := JobField(name="job_name", type=str, title="Name", is_personal=True, is_in_changes=True,
+        has_job_id=True,
         filters=[Filter(words="`JobName` of the description.", option="name", metavar="NAME", noun="name")]),
     JobField(name="job_type", type=str, title="Type", is_rare=True,
         filters=[Filter(words="`JobType` of the description.", help="Only jobs of this type.",
             option="type", metavar="TYPE")]),
     JOB_GROUP := JobField(name="job_group", type=str, title="Job group", is_personal=True,
-        is_in_changes=True, is_rare=True,
+        is_in_changes=True, is_rare=True, has_job_id=True,
         filters=[Filter(words="`JobGroup` of the description.", help="Only jobs of this JobGroup.",
             option="group", metavar="NAME", noun="group")]),
     JobField(name="priority", type=float, title="Priority", is_rare=True, words="The user's, 0 to 10."),
@@ -157,6 +159,9 @@ FIELDS: Final[Sequence[AnyField]] = (
             metavar="S1,S2", hint="active, error", has_several=True)]),
 )
 # fmt: on
+
+#: Names of the fields in which `%j` of a description becomes the id of each job.
+WITH_JOB_ID: Final = tuple(each.name for each in FIELDS if each.has_job_id)
 
 #: Fields of lists with little room, of commands and in notebooks; the last ones give way first.
 BRIEF: Final[Sequence[AnyField]] = (

@@ -13,6 +13,7 @@ from optimizers.description.changes import ChangedBody
 from optimizers.submit.checking import CheckedJobs, check_sources, record_as_text
 from optimizers.submit.submitter import Submitter
 from requirements.errors import InvalidJob, PilotageError, Problem
+from requirements.job_fields import WITH_JOB_ID
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, edits, placeholders
 from taskqueue.jobs.descriptions import Description, StoredDescription
@@ -103,8 +104,10 @@ class EditPlan:
                 job_id=job.job_id,
                 description_id=stored.description_id,
                 place=self._places[stored.description_id],
-                job_name=str(placeholders.put_job_id(member.whole.job_name, job.job_id)),
-                job_group=str(placeholders.put_job_id(member.whole.job_group, job.job_id)),
+                texts={
+                    name: str(placeholders.put_job_id(getattr(member.whole, name), job.job_id))
+                    for name in WITH_JOB_ID
+                },
                 note=changed.note,
             )
         )

@@ -34,6 +34,7 @@ from optimizers.submit.submitter import Ownership, Submitter
 from requirements import canonical
 from requirements.canonical import Requirements
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
+from requirements.job_fields import WITH_JOB_ID
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue import blobs
@@ -283,9 +284,7 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
         vo=whose.vo,
         owner=whose.owner,
         owner_group=whose.owner_group,
-        job_name=member.own.get("job_name", description.job_name),
         job_type=description.job_type,
-        job_group=member.own.get("job_group", description.job_group),
         priority=description.priority,
         parameters=None if alone else member.parameters,
         site=description.sites[0]
@@ -293,6 +292,7 @@ def _new_job(checked: CheckedJobs, member: JobMember, *, alone: bool) -> NewJob:
         else "Multiple"
         if description.sites
         else "ANY",
+        **{name: member.own.get(name, getattr(description, name)) for name in WITH_JOB_ID},
     )
 
 

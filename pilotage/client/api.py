@@ -307,9 +307,9 @@ class ServiceClient:
         """When a waiting job will probably start, and how often such forecasts held."""
         return self._call("GET", f"/jobs/{job_id}/start")
 
-    def forecast_end(self, job_group: str, filters: Mapping[str, str]) -> Json:
-        """When a group of jobs is probably done; `filters`: of the VO and the owner."""
-        return self._call("GET", "/jobs/end", params={"job_group": job_group, **filters})
+    def forecast_end(self, filters: Mapping[str, str]) -> Json:
+        """When a group of jobs is probably done; `filters`: of the group, the VO and the owner."""
+        return self._call("GET", "/jobs/end", params=filters)
 
     def explain_description(
         self,

@@ -267,7 +267,8 @@ class Client:
     ) -> dict[str, Any]:
         """When a group's last job starts, `last_start`, and ends, `earliest` and `latest`, probably."""
         given = {"vo": vo, "owner": owner}
-        return self._service.forecast_end(job_group, {name: each for name, each in given.items() if each})
+        conditions = {name: each for name, each in given.items() if each}
+        return self._service.forecast_end({"job_group": job_group, **conditions})
 
     def shares(self, vo: str | None = None) -> dict[str, Any]:
         """The shares of groups and owners of a VO (None: yours) with waiting jobs, and what corrects them."""

@@ -62,9 +62,11 @@ _VERSIONS: Final = 10_000
 
 _WAITING = JobStatus.WAITING.value
 IDS = select(func.min(jobs.c.job_id), func.max(jobs.c.job_id))
+#: Columns of jobs that are fields of a `JobKind`.
+KIND_COLUMNS: Final = ("vo", "owner", "owner_group", "priority", "job_type", "job_group")
 JOBS = select(
-    *(jobs.c[name] for name in ("job_id", "vo", "owner", "owner_group", "job_type", "job_group")),
-    *(jobs.c[name] for name in ("priority", "submit_pool", "task_queue_id", "description_id", "parameters")),
+    *(jobs.c[name] for name in KIND_COLUMNS),
+    *(jobs.c[name] for name in ("job_id", "submit_pool", "task_queue_id", "description_id", "parameters")),
 ).where(
     jobs.c.job_id > bindparam("after"),
     jobs.c.job_id <= bindparam("last"),
@@ -419,10 +421,8 @@ class _JobReader:
             read = self._read_description(conn, job)
             if read is not None and read.pool is not None:
                 self._day.pools[read.pool.pool_id] = read.pool
-        names = ("vo", "owner", "owner_group", "priority", "job_type", "job_group")
-        kind = JobKind(
-            digest=asked.digest, pool=asked.submit_pool, **{name: getattr(job, name) for name in names}
-        )
+        own = {name: getattr(job, name) for name in KIND_COLUMNS}
+        kind = JobKind(digest=asked.digest, pool=asked.submit_pool, **own)
         return self._kinds.setdefault(kind, kind)
 
     def _read_description(self, conn: Connection, job: Row[Any]) -> "_Described | None":

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, bindparam, event, insert, update
 
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
-from pilotage.replay.recorded_day import HeldJob, JobKind, RecordedDay
+from pilotage.replay.recorded_day import KIND_COLUMNS, HeldJob, JobKind, RecordedDay
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus, PilotStatus
 from taskqueue import day_record
@@ -207,9 +207,8 @@ def add_held(conn: Connection, held: Mapping[int, HeldJob], *, description_id: i
 def _to_row(
     job_id: int, kind: JobKind, status: JobStatus, description_id: int, now: datetime
 ) -> dict[str, object]:
-    names = ("vo", "owner", "owner_group", "priority", "job_type", "job_group")
     return {
-        **{name: getattr(kind, name) for name in names},
+        **{name: getattr(kind, name) for name in KIND_COLUMNS},
         "job_id": job_id,
         "status": status.value,
         "description_id": description_id,

@@ -10,7 +10,7 @@ from fastapi.routing import APIRoute
 
 from pilotage import extensions
 from pilotage.service.error_handlers import ErrorAnswer
-from requirements.job_fields import FILTERS
+from requirements.job_fields import FILTERS, JOB_GROUP, STATUS
 
 _API: Final = "/api/v1/"
 _ERROR: Final = {"application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorAnswer.__name__}"}}}
@@ -89,7 +89,7 @@ EXAMPLES: Final[dict[str, Any]] = {
     "jobs_submit": {"jobs": [_JOB]},
     "jobs_kill_many": {"ids": [41, 42]},
     "jobs_resubmit_many": {"ids": [41, 42]},
-    "jobs_reschedule_many": {"status": ["Failed"], "job_group": "scan"},
+    "jobs_reschedule_many": {STATUS.name: ["Failed"], JOB_GROUP.name: "scan"},
     "explain_description": {"jobs": [_JOB]},
     "resources_get_eligible_nodes": {"vo": "cms", "node": "Queue", "queue": {"MaxRAM": 4000}},
     "resources_describe_queues": {"queues": [_QUEUE], "vo": "cms"},

@@ -7,6 +7,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
+from requirements.job_fields import WITH_JOB_ID
 from requirements.states import WITHOUT_PILOT, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import descriptions, transitions, withheld
@@ -19,7 +20,7 @@ EDITED: Final = "Edited"
 
 #: The old description in the WHERE: of two edits at once one has no effect.
 STANDING = select(jobs.c.job_id, jobs.c.status, jobs.c.description_id).where(sql.is_listed(jobs.c.job_id))
-DESCRIBE = sql.bulk_update(jobs, "description_id", "job_name", "job_group", key="job_id")
+DESCRIBE = sql.bulk_update(jobs, "description_id", *WITH_JOB_ID, key="job_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +30,7 @@ class EditedJob:
     job_id: int
     description_id: int  #: of the description that was edited
     place: int  #: of the new one
-    job_name: str
-    job_group: str
+    texts: Mapping[str, str]  #: by the names of `WITH_JOB_ID`, each with the id of the job
     note: str  #: what was changed, for people
 
 
@@ -43,8 +43,7 @@ def replace_descriptions(conn: Connection, edited: Sequence[EditedJob], new: Seq
     columns: dict[str, Sequence[object]] = {
         "job_id": [each.job_id for each in edited],
         "description_id": [ids[each.place] for each in edited],
-        "job_name": [each.job_name for each in edited],
-        "job_group": [each.job_group for each in edited],
+        **{name: [each.texts[name] for each in edited] for name in WITH_JOB_ID},
     }
     DESCRIBE.execute(conn, columns)
     descriptions.remove_unused(conn, {each.description_id for each in edited})

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, Row, bindparam, func, select, text, u
 from cs_config.cache import Cache
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
+from requirements.job_fields import WITH_JOB_ID
 from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue import ownership
 from taskqueue.db import sql
@@ -33,12 +34,10 @@ ACCEPTED = "Job accepted"
 
 #: Columns copied from each `NewJob`, and from the result of the optimizers for it.
 _STATED = ("vo", "owner", "owner_group", "job_type", "priority")
-#: Those in which the placeholder of the job's id is filled, as in its description.
-_NAMES = ("job_name", "job_group")
 _DECIDED = ("minor_status", "application_status", "step", "due_at", "submit_pool")
 STORE = sql.bulk_insert(
     jobs,
-    *("job_id", *_STATED, *_NAMES, "site", "description_id", "parameters"),
+    *("job_id", *_STATED, *WITH_JOB_ID, "site", "description_id", "parameters"),
     *("status", *_DECIDED, "ended_at", "task_queue_id"),
     *("epoch", "reschedules", "submitted_at", "updated_at"),
 )
@@ -93,7 +92,7 @@ def store_jobs(
         **{name: [getattr(job, name) for job in new] for name in _STATED},
         **{
             name: [put_job_id(getattr(job, name), job_id) for job, job_id in zip(new, job_ids, strict=True)]
-            for name in _NAMES
+            for name in WITH_JOB_ID
         },
         **{name: [getattr(update, name) for update in updates] for name in _DECIDED},
         "site": [

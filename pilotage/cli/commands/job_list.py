@@ -19,7 +19,7 @@ from pilotage.cli.output import Column, Entry, PagedList
 from pilotage.client import waiting
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient, is_passing
 from requirements.errors import format_count, require_names
-from requirements.job_fields import BRIEF, FIELDS, FILTERED, FILTERS, AnyField
+from requirements.job_fields import BRIEF, FIELDS, FILTERED, FILTERS, JOB_GROUP, SITE, AnyField
 from requirements.states import FINAL, JobStatus
 
 _FORBIDDEN = 403
@@ -145,7 +145,9 @@ _LIVING = [each for each in JobStatus if each not in FINAL]
 def top(
     *,
     filters: options.JobFilters,
-    by: Annotated[str, options.option("FIELD,…", "Fields by which jobs are counted.")] = "job_group,site",
+    by: Annotated[
+        str, options.option("FIELD,…", "Fields by which jobs are counted.")
+    ] = f"{JOB_GROUP.name},{SITE.name}",
     service: ServiceOptions,
 ) -> None:
     """Show numbers of the jobs that have not ended, by group and site, anew every two seconds until Ctrl-C.

@@ -15,6 +15,7 @@ from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
 from pilotage.client.api import ApiError, ServiceClient
 from requirements.errors import format_count
+from requirements.job_fields import JOB_GROUP
 from requirements.states import FINAL, UNMATCHED, JobStatus
 
 #: Characters of an expression or a proposed change in a table.
@@ -186,8 +187,9 @@ def forecast(
 
     Example: `pilotage job forecast scan`.
     """
-    given = {name: each for name, each in (("vo", vo), ("owner", owner)) if each}
-    service.show(lambda client: client.forecast_end(group, given), lambda found: harmless(str(found["text"])))
+    given = {JOB_GROUP.name: group}
+    given |= {name: each for name, each in (("vo", vo), ("owner", owner)) if each}
+    service.show(lambda client: client.forecast_end(given), lambda found: harmless(str(found["text"])))
 
 
 #: Seconds between two looks at a running job.
