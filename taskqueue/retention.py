@@ -41,6 +41,7 @@ from taskqueue.schema.tables import (
     attempts,
     blobs,
     day_records,
+    dependency_changes,
     descriptions,
     downtimes,
     hook_deliveries,
@@ -80,8 +81,12 @@ counted = (
     .scalar_subquery()
 )
 _last_logged = select(func.max(job_log.c.log_id)).where(job_log.c.job_id == jobs.c.job_id).scalar_subquery()
-#: Conditions on jobs: every reader has counted the job's log; and a killed job's pilot still delivers output.
-is_counted = func.coalesce(_last_logged, 0) <= counted
+#: Conditions on jobs: every reader has counted the job's log, with what it noted; and a killed job's pilot
+#: still delivers output.
+is_counted = and_(
+    func.coalesce(_last_logged, 0) <= counted,
+    ~exists().where(dependency_changes.c.vo == jobs.c.vo, dependency_changes.c.job_id == jobs.c.job_id),
+)
 has_open_attempt = exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None))
 
 _is_over = and_(

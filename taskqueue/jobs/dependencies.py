@@ -1,24 +1,27 @@
 """Jobs that wait for others: their parents, and their release when these have ended.
 
 A dependent is kept from pilots (`taskqueue.jobs.withheld`). Its parents are looked at twice: when its own
-submission, and when a parent's end passes in the job log, whose reader stores its position in the same
-transaction. So each end counts exactly once, also one that a process of an earlier release stored, and jobs
-that wait cost nothing.
+submission, and when a parent's end passes in the job log, whose reader notes these jobs, by VO, in the
+transaction that stores its position. So each end counts, also one that a process of an earlier release
+stored, and jobs that wait cost nothing. What was noted is counted in turns of VOs, so many pairs at a time:
+a pair that has counted is not open any more, and the note goes with the last one.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, exists, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, delete, exists, func, or_, select, update
 
-from requirements.errors import format_count
+from cs_config.options import bounds
+from requirements.errors import InvalidRequest, Problem, format_count
 from requirements.states import FINAL, AfterPolicy, JobStatus
 from taskqueue.db import sql
 from taskqueue.jobs import log, transitions, withheld
 from taskqueue.jobs.withheld import DEPENDENCIES
+from taskqueue.schema.tables import dependency_changes as changes
 from taskqueue.schema.tables import job_dependencies as table
 from taskqueue.schema.tables import job_log, jobs
 
@@ -32,8 +35,9 @@ _ENDS: Final = sorted(FINAL - {JobStatus.COMPLETED})
 _GONE: Final = "gone"
 #: Parents named in a text.
 _NAMED: Final = 5
-#: Edges in memory at a time, some more with those of the last job, and jobs described with all of theirs.
-_EDGES_AT_ONCE: Final = 10_000
+#: Edges that a VO's turn counts, of ended parents and of new jobs each, and jobs that fail after others.
+EDGES_AT_ONCE: Final = 5_000
+#: Jobs described at a time, with all of their parents.
 _DESCRIBED: Final = 50
 
 
@@ -55,21 +59,36 @@ IS_ANY_OPEN = select(exists().where(_open))
 _changed = select(job_log.c.job_id).where(
     log.is_within, or_(job_log.c.from_status.is_(None), job_log.c.to_status.in_(_ENDS))
 )
-#: Edges to look at: of these jobs and their parents, or dependents.
+_parents = jobs.alias("parents")
+#: Pairs that count now: of a job that waits and a parent that has ended, or is gone.
 _EDGES = (
-    select(table.c.job_id, table.c.parent_id, table.c.policy, jobs.c.status)
-    .outerjoin(jobs, jobs.c.job_id == table.c.parent_id)
-    .where(_open, or_(jobs.c.status.is_(None), jobs.c.status.in_(_ENDS)))
+    select(table.c.job_id, table.c.parent_id, table.c.policy, _parents.c.status)
+    .outerjoin(_parents, _parents.c.job_id == table.c.parent_id)
+    .where(_open, or_(_parents.c.status.is_(None), _parents.c.status.in_(_ENDS)))
 )
-_counted = (
-    _EDGES.with_only_columns(table.c.job_id, func.count().label("edges"), maintain_column_froms=True)
-    .group_by(table.c.job_id)
-    .order_by(table.c.job_id)
+_is_parent = exists().where(_open, table.c.parent_id == jobs.c.job_id)
+_waits_for_ended = _EDGES.where(table.c.job_id == jobs.c.job_id).correlate(jobs).exists()
+NOTE_CHANGES = (
+    sql.insert(changes)
+    .from_select(
+        ["vo", "job_id"],
+        select(jobs.c.vo, jobs.c.job_id).where(
+            jobs.c.job_id.in_(_changed), or_(_is_parent, _waits_for_ended)
+        ),
+    )
+    .on_conflict_do_nothing()
 )
-#: How many each of their jobs has: a job may have a thousand, and a parent any number.
-ENDED_PARENTS = _counted.where(table.c.parent_id.in_(_changed))
-OWN_PARENTS = _counted.where(table.c.job_id.in_(_changed))
-ENDED_OF_JOBS = _EDGES.where(sql.is_listed(table.c.job_id))
+VOS = select(changes.c.vo).distinct()
+CHANGES = (
+    select(changes.c.job_id)
+    .where(changes.c.vo == bindparam("the_vo"))
+    .order_by(changes.c.job_id)
+    .limit(sql.BATCH_SIZE)
+)
+REMOVE_CHANGES = delete(changes).where(changes.c.vo == bindparam("the_vo"), sql.is_listed(changes.c.job_id))
+#: In no order: a sort would read all of them.
+ENDED_PARENTS = _EDGES.where(sql.is_listed(table.c.parent_id)).limit(bindparam("most"))
+OWN_PARENTS = _EDGES.where(sql.is_listed(table.c.job_id)).limit(bindparam("most"))
 #: What was deleted, with the status that it had.
 DELETED_FROM = select(job_log.c.job_id, job_log.c.from_status).where(
     sql.is_listed(job_log.c.job_id), job_log.c.to_status == JobStatus.DELETED.value
@@ -103,7 +122,8 @@ _direct = select(table.c.job_id).where(sql.is_listed(table.c.parent_id), _needs_
 _doomed = _direct.cte("doomed", recursive=True)
 _doomed = _doomed.union(select(table.c.job_id).where(table.c.parent_id == _doomed.c.job_id, _needs_success))
 #: All that need the success of some jobs, of those that need theirs, and so on: one statement for a chain.
-DOOMED = select(_doomed.c.job_id)
+#: What is beyond the limit follows when the ends of those before it count.
+DOOMED = select(_doomed.c.job_id).limit(bindparam("most"))
 _of_job = table.c.job_id == jobs.c.job_id
 #: A parent that lets its job go whatever the others do: of a job that failed with it, that was reset since.
 _frees = or_(
@@ -119,6 +139,7 @@ PARENTS = (
     .where(sql.is_listed(table.c.job_id))
     .order_by(table.c.job_id, table.c.parent_id)
 )
+COUNT_PARENTS = select(func.count()).select_from(table).where(sql.is_listed(table.c.job_id))
 
 
 def store_parents(
@@ -150,6 +171,17 @@ def list_parents(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Seq
     return found
 
 
+def require_few_parents(conn: Connection, job_ids: Collection[int]) -> None:
+    """InvalidRequest if jobs wait, or waited, for more others than those of one submission may."""
+    number = sum(row[0] for row in sql.read_batches(conn, COUNT_PARENTS, job_ids))
+    if number > bounds.DEPENDENCIES:
+        message = (
+            f"these jobs have {number:,} pairs of a job and one before it, allowed are "
+            f"{bounds.DEPENDENCIES:,} at a time: name fewer jobs"
+        )
+        raise InvalidRequest([Problem(path="ids", message=message)])
+
+
 def describe_waiting(parents: Sequence[Parent]) -> str:
     """What a job waits for now, for people."""
     left = [each for each in parents if not each.has_ended]
@@ -159,47 +191,61 @@ def describe_waiting(parents: Sequence[Parent]) -> str:
     return f"waits for {named}{more}{ended}"
 
 
-def count_span(conn: Connection, span: Mapping[str, int], *, now: datetime) -> int:
-    """Let jobs go, or fail, whose parents ended in a span of the log, or before they were submitted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What was counted for a VO."""
 
-    Their number. `span` is `LogSpan.bounds`; the caller stores in the same transaction that it is counted.
+    decided: int  #: jobs that were let go, or failed
+    is_last: bool  #: nothing more is to be counted for the VO
+
+
+def note_span(conn: Connection, span: Mapping[str, int]) -> None:
+    """Note the jobs that ended, or were submitted, in a span of the log, if jobs may wait for their ends.
+
+    `span` is `LogSpan.bounds`; the caller stores in the same transaction that it is counted.
     """
-    if not conn.execute(IS_ANY_OPEN).scalar():
-        return 0
-    edges = Counter[int]()
+    if conn.execute(IS_ANY_OPEN).scalar():
+        conn.execute(NOTE_CHANGES, span)
+
+
+def list_changed_vos(conn: Connection) -> list[str]:
+    """VOs with noted jobs."""
+    return sorted(conn.execute(VOS).scalars())
+
+
+def count_turn(conn: Connection, vo: str, *, now: datetime) -> Turn:
+    """Let jobs of a VO go, or fail, whose parents ended, or had ended before they were submitted.
+
+    At most `EDGES_AT_ONCE` of either count. A process that is killed has counted all of them or none.
+    """
+    sql.join_row_by_row(conn)
+    noted = list(conn.execute(CHANGES, {"the_vo": vo}).scalars())
+    edges: dict[tuple[int, int], Row[*tuple[Any, ...]]] = {}
+    is_whole = True
     for statement in (ENDED_PARENTS, OWN_PARENTS):
-        for row in conn.execute(statement, span):
-            edges[row.job_id] += row.edges
-    if not edges:
-        return 0
-    failing: dict[int, str] = {}
-    free: set[int] = set()
-    for job_ids in _split_edges(edges):
-        some = _settle(conn, job_ids)
-        failing |= some
-        free.update(job_ids - some.keys() - _find_still_waiting(conn, job_ids))
+        found = conn.execute(statement, {"ids": noted, "most": EDGES_AT_ONCE}).all()
+        edges |= {(row.job_id, row.parent_id): row for row in found}
+        is_whole &= len(found) < EDGES_AT_ONCE
+    if is_whole:
+        conn.execute(REMOVE_CHANGES, {"the_vo": vo, "ids": noted})
+    decided = _decide(conn, list(edges.values()), now=now) if edges else 0
+    return Turn(decided=decided, is_last=is_whole and len(noted) < sql.BATCH_SIZE)
+
+
+def _decide(conn: Connection, edges: Sequence[Row[*tuple[Any, ...]]], *, now: datetime) -> int:
+    """Count some edges; the number of jobs that are let go or fail for it."""
+    job_ids = {row.job_id for row in edges}
+    failing = _settle(conn, edges, job_ids)
     failed = _fail(conn, failing, now=now)
+    free = job_ids - failing.keys() - _find_still_waiting(conn, job_ids)
     return failed + len(withheld.let_go(conn, free, DEPENDENCIES, source=SOURCE, now=now))
 
 
-def _split_edges(edges: Mapping[int, int]) -> Iterator[set[int]]:
-    """Jobs that have some thousand edges together, which is what is in memory at a time."""
-    some: set[int] = set()
-    number = 0
-    for job_id, own in sorted(edges.items()):
-        some.add(job_id)
-        number += own
-        if number >= _EDGES_AT_ONCE:
-            yield some
-            some, number = set(), 0
-    if some:
-        yield some
-
-
-def _settle(conn: Connection, job_ids: Collection[int]) -> Mapping[int, str]:
+def _settle(
+    conn: Connection, rows: Sequence[Row[*tuple[Any, ...]]], job_ids: Collection[int]
+) -> Mapping[int, str]:
     """Store how parents of some jobs ended; which of the jobs fail for one of them, and why."""
     was_reset = {row.job_id for row in sql.read_batches(conn, FAILED_BEFORE, job_ids)}
-    rows = sql.read_batches(conn, ENDED_OF_JOBS, job_ids)
     ends = _read_ends(conn, {row.parent_id: row.status for row in rows})
     columns = {
         "job_id": [row.job_id for row in rows],
@@ -248,7 +294,7 @@ def _fail(conn: Connection, failing: Mapping[int, str], *, now: datetime) -> int
     """Fail jobs that are kept from pilots, and those that need their success; how many."""
     if not failing:
         return 0
-    after_them = {row.job_id for row in sql.read_batches(conn, DOOMED, failing)}
+    after_them = set(conn.execute(DOOMED, {"ids": sorted(failing), "most": EDGES_AT_ONCE}).scalars())
     reasons = {**dict.fromkeys(after_them, "a job before those failed"), **failing}
     transitions.lock_jobs(conn, reasons)
     kept = withheld.find_reasons(conn, reasons)

@@ -38,6 +38,14 @@ DESCRIPTIONS_OF_JOBS = (
     .where(sql.is_listed(jobs.c.job_id))
 )
 
+#: Of each job, also where they share a description: each is read with its own values.
+BYTES_OF_JOBS = (
+    select(func.sum(sql.count_bytes(descriptions.c.source) + sql.count_bytes(descriptions.c.body)))
+    .select_from(jobs)
+    .join(descriptions, jobs.c.description_id == descriptions.c.description_id)
+    .where(sql.is_listed(jobs.c.job_id))
+)
+
 REMOVE_UNUSED = delete(descriptions).where(
     sql.is_listed(descriptions.c.description_id),
     ~exists().where(jobs.c.description_id == descriptions.c.description_id),
@@ -116,12 +124,17 @@ def read_submitted(conn: Connection, job_id: int) -> Description:
 
 
 def list_submitted(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Description]:
-    """The descriptions of jobs as copies are submitted: `%j` stands for the id that each will have."""
+    """The descriptions of jobs as copies are submitted: `%j` stands for the id that each will have.
+
+    InvalidRequest for several with more bytes than `bounds.ALL_FILLED`.
+    """
+    _require_few_bytes(conn, job_ids)
     return {row.job_id: _fill(row) for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)}
 
 
 def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, StoredDescription]:
-    """The descriptions of jobs as they are stored, by job id."""
+    """The descriptions of jobs as they are stored, by job id; InvalidRequest as in `list_submitted`."""
+    _require_few_bytes(conn, job_ids)
     return {
         row.job_id: StoredDescription(
             description_id=row.description_id,
@@ -131,6 +144,19 @@ def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Stor
         )
         for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)
     }
+
+
+def _require_few_bytes(conn: Connection, job_ids: Collection[int]) -> None:
+    """Refuse several jobs whose descriptions are too long together, before these are read."""
+    if len(job_ids) < 2:
+        return
+    number = sum(row[0] or 0 for row in sql.read_batches(conn, BYTES_OF_JOBS, job_ids))
+    if number > bounds.ALL_FILLED:
+        message = (
+            f"the descriptions of these {len(job_ids):,} jobs have {number:,} bytes, allowed are "
+            f"{bounds.ALL_FILLED:,} at a time: name fewer jobs"
+        )
+        raise InvalidRequest([Problem(path="ids", message=message)])
 
 
 def remove_unused(conn: Connection, ids: Collection[int]) -> None:

@@ -168,6 +168,15 @@ job_dependencies = _table(
     postgresql_with=_LARGE,
 )
 
+#: Jobs that ended or were submitted, not yet counted for those that wait: each VO has its turn. They are not
+#: deleted until then.
+dependency_changes = _table(
+    "dependency_changes",
+    Column("vo", Text, nullable=False),
+    Column("job_id", BigId, nullable=False),
+    PrimaryKeyConstraint("vo", "job_id"),
+)
+
 #: Seconds that each ended job had waited, by cause; kept after its log is deleted.
 job_waits = _table(
     "job_waits",

@@ -181,18 +181,70 @@ def test_many_jobs_before_one_let_it_go_once(engine: Engine, now: datetime) -> N
 def test_the_ends_of_many_parents_count_in_parts(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored, "_EDGES_AT_ONCE", 7)
+    monkeypatch.setattr(stored, "EDGES_AT_ONCE", 7)
     monkeypatch.setattr(stored, "_DESCRIBED", 1)
     free = named("free", "a", Parameters=5, AfterPolicy="ended")
     ids = submit(engine, CONFIG, now, named("a", Parameters=4), free, named("failing", "a", Parameters=5))
     end(engine, now, ids[:3], KILLED)
-    assert run_agent(engine, now) == 5
+    assert run_agents(engine, now) == 5
     with database.reading(engine) as conn:
         assert set(stored.find_waiting(conn, ids)) == {*ids[4:9]}
     assert {job(engine, each).status for each in ids[9:]} == {FAILED}
     end(engine, now, ids[3:4])
-    assert run_agent(engine, now) == 5
+    assert run_agents(engine, now) == 5
     assert all(job(engine, each).due_at is not None for each in ids[4:9])
+
+
+def run_agents(engine: Engine, now: datetime) -> int:
+    """Run cycles, each of another process, until one is not behind; how many jobs they decided about."""
+    decided = 0
+    for number in range(100):
+        result = dependencies.cycle(engine, now=now, holder=f"agent {number}", briefly=True)
+        assert result is not None
+        decided += result.decided
+        if not result.is_behind:
+            return decided
+    raise AssertionError("the agent is behind after 100 cycles")
+
+
+def test_the_jobs_of_a_vo_with_many_pairs_keep_those_of_others_waiting_for_one_turn(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "EDGES_AT_ONCE", 10)
+    many = submit(engine, CONFIG, now, named("a", Parameters=10), named("b", "a", Parameters=10))
+    other = replace(ANN, owner="vic", vo="atlas")
+    first, second = submit(engine, CONFIG, now, named("a"), named("b", "a"), submitter=other)
+    run_agents(engine, now)
+    end(engine, now, many[:10])
+    end(engine, now, [first])
+    result = dependencies.cycle(engine, now=now, holder="me")
+    assert result == dependencies.DependenciesResult(decided=1, is_behind=True)
+    assert job(engine, second).due_at is not None
+    assert run_agents(engine, now + timedelta(minutes=1)) == 10
+    assert all(way(engine, each) == ["Received", "Checking", "Checking"] for each in many[10:])
+
+
+def test_jobs_whose_ends_have_not_counted_stay(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored, "EDGES_AT_ONCE", 1)
+    ids = submit(engine, CONFIG, now, named("a", Parameters=4), named("b", "a"))
+    end(engine, now, ids[:4])
+    late = now + timedelta(days=400)
+    retention.cycle(engine, CONFIG, now=late, holder="me")
+    assert [parent.has_ended for parent in parents_of(engine, ids[4])].count(True) == 1
+    assert run_agents(engine, late) == 1
+    assert {parent.status for parent in parents_of(engine, ids[4])} == {"Done"}
+
+
+def test_a_long_chain_fails_in_parts(engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored, "EDGES_AT_ONCE", 20)
+    ids = submit(engine, CONFIG, now, *chain_of(100))
+    end(engine, now, ids[:1], FAILED)
+    decided = [run_agent(engine, now) for _ in range(20)]
+    assert sum(decided) == 99
+    assert max(decided) <= 40
+    assert {job(engine, each).status for each in ids} == {FAILED}
 
 
 def test_a_kill_between_the_end_and_the_release_loses_nothing_and_releases_nothing_twice(
