@@ -26,6 +26,7 @@ from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import evaluation, work
 from taskqueue import day_record, past_forecasts
+from taskqueue.jobs import dependencies
 from taskqueue.leases import assignment
 
 _MB: Final = 1 << 20
@@ -192,6 +193,22 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             counted_by="optimizers.submit.checking.check_sources",
             test=f"{_CHECKS}test_different_expressions_that_take_seconds_are_refused_before_they_are_read",
             attacks=["40 long expressions are submitted"],
+        ),
+        Amount(
+            who="VO",
+            what="pairs of a job that waits and one that has ended, which are counted in a turn",
+            most=f"{dependencies.EDGES_AT_ONCE:,}, and as many jobs that fail with others; then other VOs "
+            "have their turn",
+            counted_by="taskqueue.jobs.dependencies.count_turn",
+            test="tests/integration/agents/test_dependencies.py::"
+            "test_the_jobs_of_a_vo_with_many_pairs_keep_those_of_others_waiting_for_one_turn",
+        ),
+        Amount(
+            who="request for copies of jobs, or edits",
+            what="bytes of descriptions, and jobs that they wait for",
+            most=f"{bounds.ALL_FILLED / 1e6:g} MB, {bounds.DEPENDENCIES:,} pairs: 400",
+            counted_by="taskqueue.jobs.descriptions.list_submitted",
+            test=f"{_ROUTES}test_jobs.py::test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more",
         ),
         Amount(
             who="job",

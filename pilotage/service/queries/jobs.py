@@ -547,6 +547,7 @@ def _read_copies(
     with database.reading(parts.engine) as conn:
         found = {job.job_id: job for job in search.list_jobs(conn, selector, limit=len(job_ids))}
         described = descriptions.list_submitted(conn, found)
+        dependencies.require_few_parents(conn, found)
         parents = dependencies.list_parents(conn, found)
     groups: defaultdict[tuple[str, str | None], dict[int, CopySource]] = defaultdict(dict)
     refused: dict[int, PilotageError] = {}

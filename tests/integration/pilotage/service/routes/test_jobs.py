@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import delete, select, update
 
 from cs_config.cache import CountCache
+from cs_config.options import bounds
 from pilotage.service.queries import jobs as queries_jobs
 from taskqueue.db import database
 from taskqueue.jobs import control
@@ -862,6 +863,29 @@ def test_a_copy_of_a_job_waits_for_the_same_jobs_but_for_those_that_are_done(ser
     ]
     [again] = user.post("/api/v1/jobs/resubmit", json={"ids": [copy]}).json()["job_ids"]
     assert user.get(f"/api/v1/jobs/{again}").json()["after"][0]["job_id"] == second
+
+
+@pytest.mark.parametrize(
+    ("bound", "value", "message"),
+    [
+        ("DEPENDENCIES", 3, "these jobs have 4 pairs of a job and one before it, allowed are 3 at a time"),
+        ("ALL_FILLED", 100, "bytes, allowed are 100 at a time: name fewer jobs"),
+    ],
+)
+def test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more(
+    service: Service, monkeypatch: pytest.MonkeyPatch, bound: str, value: int, message: str
+):
+    user = service.user()
+    before = [{**JOB, "JobName": name} for name in "ab"]
+    *_, first, second = submit(user, *before, *({**JOB, "After": ["a", "b"]} for _ in range(2)))
+    monkeypatch.setattr(bounds, bound, value)
+    refused = user.post("/api/v1/jobs/resubmit", json={"ids": [first, second]})
+    assert refused.status_code == 400
+    assert message in error(refused)["message"]
+    one = user.post("/api/v1/jobs/resubmit", json={"ids": [first]})
+    assert len(one.json()["job_ids"]) == 1
+    edit = user.post("/api/v1/jobs/edit", json={"ids": [first, second], "set": {"Priority": 1}})
+    assert edit.status_code == (400 if bound == "ALL_FILLED" else 200)
 
 
 def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(service: Service):
