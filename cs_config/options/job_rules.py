@@ -109,6 +109,8 @@ def parse_value_change(text: str) -> ValueChange | None:
         if not 0 < factor <= bounds.JOB_RULE_FACTOR:
             most = format_value(bounds.JOB_RULE_FACTOR)
             raise JobRuleError(f"{text!r}: allowed are factors up to {most}")
+        if factor == 1:
+            raise JobRuleError(f"{text!r} changes nothing")
         return ValueChange(name=found[1], kind=ChangeKind.SCALE, value=factor)
     if found := _ASSIGNED.fullmatch(text):
         return ValueChange(name=found[1], kind=ChangeKind.SET, value=as_number(found[2].strip("\"'")))

@@ -538,6 +538,11 @@ KEPT: Final[Mapping[str, str]] = {
     **dict.fromkeys(map(fold, PARAMETRIC), "the jobs are made already"),
     "inputsandbox": "a job keeps its input files",
 }
+#: The same for what a job keeps though a copy of it may have others.
+KEPT_BY_JOB: Final[Mapping[str, str]] = {
+    **KEPT,
+    **dict.fromkeys(("after", "afterpolicy"), "a job waits for those that it was submitted after"),
+}
 
 
 @lru_cache(maxsize=1_000)  # the same for each of many copies

@@ -316,7 +316,7 @@ class JobDescriptionOptions(Options):
         for text, values in rules:
             for change in values:
                 keyword = keywords.find_keyword(change.name)
-                if why := keywords.KEPT.get(fold(change.name)):
+                if why := keywords.KEPT_BY_JOB.get(fold(change.name)):
                     yield f"{text!r}: {change.name} is not changed: {why}"
                 elif keyword is None and fold(change.name) not in map(fold, own):
                     meant = keywords.find_alike(change.name, own)

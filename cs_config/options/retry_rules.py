@@ -41,8 +41,8 @@ ANY_FAILURE: Final = "any failure"
 
 _ENDS: Final = re.compile(r"\s+or\s+|\s*,\s*", re.IGNORECASE)
 _CODES: Final = re.compile(r"(\d{1,10})(?:\s*-\s*(\d{1,10}))?")
-_TIMES: Final = re.compile(r"(\d{1,10})\s+times?", re.IGNORECASE)
 _WORDS: Final[Mapping[str, int]] = {"never": 0, "once": 1, "twice": 2}
+_TIMES: Final = re.compile(rf"{'|'.join(_WORDS)}|(\d{{1,10}})\s+times?", re.IGNORECASE)
 _ANOTHER_SITE: Final = "another site"
 _ALLOWED: Final = (
     f"allowed are {job_rules.VALUE_CHANGES}, another site, after 10 min, once, twice, 3 times, and never"
@@ -103,7 +103,15 @@ def count_uses(rules: Sequence[RetryRule], rule: RetryRule, endings: Iterable[En
 def read_rules(raw: object) -> tuple[str, ...]:
     """The texts of valid rules, with single blanks; JobRuleError."""
     texts = job_rules.split_rules(raw, "137: Memory x 1.5, twice")
-    job_rules.check_changes(sum(len(parse_rule(each).values) for each in texts))
+    rules = [parse_rule(each) for each in texts]
+    job_rules.check_changes(sum(len(each.values) for each in rules))
+    named: set[tuple[int, int] | str] = set()
+    for rule in rules:
+        # A set: a rule may have a hundred ends. A range within another one is not looked for.
+        ends: set[tuple[int, int] | str] = {*rule.codes, *rule.reasons}
+        if not (ends - named) or (ANY_FAILURE in named and PILOT_LOST not in ends - named):
+            raise JobRuleError(f"{rule.text!r} never applies: rules before it name the same ends")
+        named |= ends
     return texts
 
 
@@ -116,6 +124,12 @@ def parse_rule(text: str) -> RetryRule:
         rule = _add_end(rule, end)
     for change in changes:
         rule = _add_change(rule, change)
+    for name, pattern in _ONCE.items():
+        found = [each for each in changes if pattern.fullmatch(each)]
+        if len(found) > 1:
+            raise JobRuleError(f"{text!r}: allowed is one {name}, not {' and '.join(found)}")
+    if not rule.times and len(changes) > 1:
+        raise JobRuleError(f"{text!r}: what never runs again has no other changes")
     return rule
 
 
@@ -160,8 +174,9 @@ def _add_elsewhere(rule: RetryRule, _: re.Match[str]) -> RetryRule:
 
 
 _CHANGES: Final[Sequence[tuple[re.Pattern[str], Callable[[RetryRule, re.Match[str]], RetryRule]]]] = (
-    (re.compile("|".join(_WORDS), re.IGNORECASE), _add_times),
     (_TIMES, _add_times),
     (re.compile(_ANOTHER_SITE, re.IGNORECASE), _add_elsewhere),
     (job_rules.DELAY, _add_delay),
 )
+#: Parts that a rule has once, by what they are.
+_ONCE: Final[Mapping[str, re.Pattern[str]]] = {"number of times": _TIMES, "time to wait": job_rules.DELAY}

@@ -26,7 +26,9 @@ class StatedValues:
     changed: dict[str, object] = field(default_factory=dict)  #: by name, None: taken away
 
     def change(self, change: ValueChange) -> Problem | None:
-        """Change a value; the problem if the description has no fitting old one."""
+        """Change a value; the problem if a job keeps it, or the description has no fitting old one."""
+        if why := keywords.KEPT_BY_JOB.get(fold(change.name)):
+            return Problem(path=change.name, message=f"is not changed: {why}")
         match change.kind:
             case ChangeKind.SET:
                 found: dict[str, object] = {change.name: change.value}

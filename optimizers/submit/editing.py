@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
+from cs_config.options import keywords
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import changes
@@ -117,7 +118,7 @@ class EditPlan:
             options = options_for(self.config, job.vo)
             changed = changes.change_body(stored.body, self.wanted, options)
             if any(changed.body.get(name) != stored.body.get(name) for name in ("After", "AfterPolicy")):
-                message = "is not changed: a job waits for those that it was submitted after; submit a copy"
+                message = f"is not changed: {keywords.KEPT_BY_JOB['after']}; submit a copy"
                 raise InvalidJob([Problem(path="After", message=message)])
             self._bodies[stored.description_id] = changed
         return self._bodies[stored.description_id]

@@ -268,6 +268,10 @@ def test_the_default_of_a_keyword_with_several_values_may_be_a_list(declared: st
             "JobDescription/Retry/default: '65: Owner = me': Owner is not changed: a job keeps its owner",
         ),
         (
+            "Retry: {default: '65: After = 1'}",
+            "JobDescription/Retry/default: '65: After = 1': After is not changed: a job waits for those that",
+        ),
+        (
             "Retry: {default: '65: Priority = 99'}",
             "JobDescription/Retry/default: '65: Priority = 99': Priority: 99 is too large, allowed",
         ),

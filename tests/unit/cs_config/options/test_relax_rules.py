@@ -48,6 +48,7 @@ def test_a_rule_has_a_time_and_changes():
         ("137: Memory x 0.5", "'137' is no time to wait, allowed is 'after 2 h'"),
         ("after 59 s: without Tags", "is too short, allowed are 60 s at least"),
         ("after 1000 h: without Tags", "allowed are 168 h"),
+        ("after 2 h: without Tags, Memory x 1", "'Memory x 1' changes nothing"),
         ("after 2 h: twice", "'twice' is no change, allowed are Name x 1.5"),
         ("after 2 h: " + "a" * bounds.JOB_RULE, "characters, allowed are"),
         (";".join(f"after {hours} h: without Tags" for hours in range(1, 22)), "21 rules are too many"),

@@ -45,6 +45,7 @@ def test_the_first_rule_that_names_an_end_decides():
     assert find(rules, KILLED) == "137: once"
     assert find(rules, Ending(reason="Application not found")) == "any failure: twice"
     assert find(rules, LOST) == "pilot lost: never"
+    assert find("1: once; 1 or 137: twice", KILLED) == "1 or 137: twice"
 
 
 def test_a_lost_pilot_is_no_failure():
@@ -78,6 +79,13 @@ def test_reasons_are_those_that_pilots_report():
         ("1: after 1000 h", "allowed are 168 h"),
         ("1: 11 times", "allowed are 10"),
         ("1: Memory = ", "is no change"),
+        ("1: Memory x 1.0, twice", "'Memory x 1.0' changes nothing"),
+        ("1: once, 3 times", "allowed is one number of times, not once and 3 times"),
+        ("1: after 1 min, after 2 h", "allowed is one time to wait"),
+        ("1: never, another site", "what never runs again has no other changes"),
+        ("1: Memory x 2, 0 times", "what never runs again has no other changes"),
+        ("1 or 2: once; 3: once; 3 or 1: twice", "'3 or 1: twice' never applies"),
+        ("any failure: once; 137 or memory limit: Memory x 2", "'137 or memory limit: Memory x 2' never"),
         ("1: " + "a" * bounds.JOB_RULE, "characters, allowed are"),
         (";".join(f"{code}: once" for code in range(21)), "21 rules are too many"),
         (";" * 100_000, "has 100000 characters, allowed are"),
