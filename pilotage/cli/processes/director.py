@@ -145,6 +145,7 @@ class DirectorProcess:
         tokens, systems = [each.token_file for each in self.described.vos.values()], self.described.systems
         risks = configuration.list_isolation_risks(self.described)
         shared = configuration.list_shared_accounts(self.described)
+        shared += configuration.list_open_systems(self.described)
         shared += site_process.list_readable(tokens, systems)
         if risks or all(each.kind != "local" for each in systems.values()):
             return [*risks, *shared]

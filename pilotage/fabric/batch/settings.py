@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -33,6 +34,7 @@ from pilotage.fabric.batch.work_area import WorkAreas
 from pilotage.fabric.file_section import SettingsPart
 from requirements.errors import did_you_mean
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary
+from requirements.values import fold
 
 if TYPE_CHECKING:  # costs 0.1 s, few need it
     import ssl
@@ -85,10 +87,16 @@ class _KindOfSystem(BaseModel):
     kind: Annotated[str, AfterValidator(_check_kind)]
 
 
+#: A host, or several: `*.example.org`.
+HostPattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*:][A-Za-z0-9*:._-]*$", max_length=255)]
+
+
 class SystemSettings(SettingsPart):
     """Settings of one batch system: those of its kind, whose class is derived from this one."""
 
     kind: str
+    #: Hosts that a system for each CE may be filled with, such as `*.example.org`; `*`: all.
+    endpoints: tuple[HostPattern, ...] = ()
 
     @model_validator(mode="wrap")
     @classmethod
@@ -234,17 +242,42 @@ _CE, _ENDPOINT = "{ce}", "{endpoint}"
 _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]%~+-]*", re.ASCII)
 
 
+#: Its host, alone: none that begins with the name of a user, which looks like a host.
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::\d{1,5})?(?:/.*)?", re.ASCII)
+
+
 def is_template(told: SystemSettings) -> bool:
     """Whether settings are for many CEs: they contain the name or the endpoint of one as a placeholder."""
-    text = told.model_dump_json(exclude={"dialect"})
-    return _CE in text or _ENDPOINT in text
+    return any(_has_placeholders(told))
+
+
+def lacks_endpoints(told: SystemSettings) -> bool:
+    """Whether the tree alone decides where secrets are sent: an admin of a site can state an own host."""
+    return bool(told.secret_files) and not told.endpoints and any(_has_placeholders(told, "directory"))
 
 
 def fill_template(told: SystemSettings, ce: str, endpoint: str) -> SystemSettings:
     """The settings of one CE; a `ValueError` if its name or endpoint is none for them."""
     if ce in (".", "..") or not _ADDRESS.fullmatch(endpoint):
         raise ValueError(f"{ce!r} with the Endpoint {endpoint!r} is no CE that settings can be filled with")
+    if told.endpoints:
+        has_ce, has_endpoint = _has_placeholders(told, "directory")
+        for address in [ce] * has_ce + [endpoint] * has_endpoint:
+            _require_allowed(address, told.endpoints)
     return type(told).model_validate(_fill(told.model_dump(exclude_unset=True), ce, endpoint))
+
+
+def _has_placeholders(told: SystemSettings, *left_out: str) -> tuple[bool, bool]:
+    """Whether settings contain the name of a CE, and its endpoint, as placeholders."""
+    text = told.model_dump_json(exclude={"dialect", *left_out})
+    return _CE in text, _ENDPOINT in text
+
+
+def _require_allowed(address: str, endpoints: Iterable[str]) -> None:
+    found = _HOST.fullmatch(address)
+    host = fold(found[1] or found[2]) if found else ""
+    if not host or not any(fnmatchcase(host, fold(pattern)) for pattern in endpoints):
+        raise ValueError(f"{address!r} is none of the endpoints {', '.join(endpoints)} of its system")
 
 
 def _fill(value: Any, ce: str, endpoint: str) -> Any:

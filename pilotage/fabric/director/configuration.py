@@ -190,6 +190,16 @@ def list_isolation_risks(told: DirectorFile) -> list[str]:
     return []
 
 
+def list_open_systems(told: DirectorFile) -> list[str]:
+    """Systems whose secrets are sent to any host that the admin of a site states for a CE."""
+    return [
+        f"systems/{name}: its secrets go to any host that the admin of a site states: state the hosts, such "
+        'as endpoints: ["*.example.org"], or endpoints: ["*"] where that is meant'
+        for name, each in sorted(told.systems.items())
+        if told.from_tree is not None and settings.lacks_endpoints(each)
+    ]
+
+
 def list_shared_accounts(told: DirectorFile) -> list[str]:
     """Batch systems where pilots of several VOs have one account."""
     vos = {name: _list_vos(told, name) for name in sorted(told.systems)}

@@ -183,3 +183,49 @@ def test_names_and_endpoints_that_are_no_addresses_are_refused(ce: str, endpoint
         configuration.add_tree_queues(
             read({}, {"farm": slurm}), {f"OSG.A.us/{ce}/one": {"Endpoint": endpoint}}, "d"
         )
+
+
+@pytest.mark.parametrize(
+    ("ce", "endpoint", "refused"),
+    [
+        ("ce1.a.us", "CE1.a.us:9619", None),
+        ("ce1.a.us", "gate.b.ch/x", None),
+        ("ce1.a.us", "evil.net:9619", "evil.net:9619"),
+        ("ce1.a.us", "evil.net/ce1.a.us", "evil.net/ce1.a.us"),
+        ("ce1.a.us", "ce1.a.us@evil.net", "ce1.a.us@evil.net"),
+        ("ce1.a.us", "evil.net%2f.a.us", "evil.net%2f.a.us"),
+        ("ce1.a.us", "[fe80::1]:9619", "[fe80::1]:9619"),
+        ("ce1.a.us", "xa.us", "xa.us"),
+        ("evil.net", "ce1.a.us", "evil.net"),  # the name of its schedd
+    ],
+)
+def test_secrets_go_only_to_the_hosts_that_the_file_names(
+    ce: str, endpoint: str, refused: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = read({}, {"HTCondorCE": {**HTCONDOR, "endpoints": ["*.a.us", "gate.b.ch"]}})
+    grid = {"OSG.A.us/ok.a.us/one": {"Endpoint": "ok.a.us"}, f"X.Y.z/{ce}/one": {"Endpoint": endpoint}}
+
+    made = configuration.add_tree_queues(told, grid, "d")
+
+    assert len(made.queues) == (2 if refused is None else 1)
+    message = f"{refused!r} is none of the endpoints *.a.us, gate.b.ch of its system"
+    assert (message in caplog.text) == (refused is not None)
+    assert not configuration.list_open_systems(told)
+
+
+@pytest.mark.parametrize(
+    ("system", "is_open"),
+    [
+        (HTCONDOR, True),
+        ({**HTCONDOR, "endpoints": ["*"]}, False),
+        ({**HTCONDOR, "schedd": {**HTCONDOR["schedd"], "name": "a", "collector": "b"}}, False),  # type: ignore[dict-item]
+        ({**SLURM, "directory": "/shared/{ce}"}, False),
+    ],
+)
+def test_systems_that_send_secrets_wherever_the_tree_states_are_named(system: Any, *, is_open: bool) -> None:
+    found = configuration.list_open_systems(read({}, {"one": system}))
+    assert [each.partition(":")[0] for each in found] == ["systems/one"] * is_open
+
+
+def test_a_director_whose_queues_are_listed_sends_no_secrets_elsewhere() -> None:
+    assert not configuration.list_open_systems(read([{"queue": "A/b/c", "system": "one"}], {"one": HTCONDOR}))
