@@ -55,18 +55,21 @@ exec ./job
 """
 
 
-def describe(job: BatchJob, image: str, pod: Mapping[str, Any]) -> Item:
+def describe(job: BatchJob, image: str, disk: int, pod: Mapping[str, Any]) -> Item:
     """A job as a Job; `SubmissionRefused` where Kubernetes has no word for what it asks.
 
     Args:
         job: It.
         image: Of its container.
+        disk: MB of the node's disk for each of its cores. What writes more is evicted: without a bound one
+            payload fills the disk, and the node evicts the pods of others.
         pod: Further fields of the pod's specification, such as `nodeSelector`; they win over ours.
     """
     _check(job)
     asked = job.resources
     wanted: dict[str, Any] = {"cpu": str(asked.cores)}
-    limits: dict[str, Any] = {}
+    room = f"{disk * asked.cores}Mi"
+    limits: dict[str, Any] = {"ephemeral-storage": room}
     if asked.memory is not None:
         wanted["memory"] = limits["memory"] = f"{asked.memory}Mi"
     if asked.gpus:
@@ -101,7 +104,7 @@ def describe(job: BatchJob, image: str, pod: Mapping[str, Any]) -> Item:
                 "volumeMounts": [{"name": "work", "mountPath": "/pilotage"}],
             }
         ],
-        "volumes": [{"name": "work", "emptyDir": {}}],
+        "volumes": [{"name": "work", "emptyDir": {"sizeLimit": room}}],
     }
     if asked.wall_time is not None:
         specification["activeDeadlineSeconds"] = asked.wall_time
@@ -150,6 +153,7 @@ class Kubernetes:
 
     api: KubernetesApi
     image: str
+    disk: int  #: MB for each core
     queues: Mapping[str, Mapping[str, Any]]  #: by name: fields of its pods
 
     def submit(self, job: BatchJob) -> str:
@@ -230,7 +234,7 @@ class Kubernetes:
         if job.queue not in self.queues:
             known = ", ".join(sorted(self.queues))
             raise SubmissionRefused(f"{job.stamp}: no queue {job.queue} in the settings, there are {known}")
-        return describe(job, self.image, self.queues[job.queue])
+        return describe(job, self.image, self.disk, self.queues[job.queue])
 
     def _list(self) -> list[ListedJob]:
         """Our Jobs with what their pods tell; the Jobs first: a pod that ends meanwhile tells more."""
@@ -306,6 +310,7 @@ class KubernetesSettings(SystemSettings):
 
     api: ApiServer
     image: str = Field(min_length=1, max_length=1000, pattern=r"^\S+$")  #: of pilots, best by its digest
+    disk: int = Field(default=20_000, ge=100, le=10_000_000)  #: MB of the node's for each core of a pilot
     queues: dict[QueueName, dict[str, Any]] = Field(min_length=1)  #: by name: fields of its pods
 
     @property
@@ -317,7 +322,7 @@ class KubernetesSettings(SystemSettings):
 def _open(settings: KubernetesSettings, connections: Connections) -> Kubernetes:
     api = KubernetesApi(settings.api, connect=connections.wrap_http(connect))
     connections.stack.callback(api.close)
-    return Kubernetes(api=api, image=settings.image, queues=settings.queues)
+    return Kubernetes(api=api, image=settings.image, disk=settings.disk, queues=settings.queues)
 
 
 KIND: Final = BatchSystemKind(open=_open, settings=KubernetesSettings)

@@ -47,7 +47,8 @@ def server(tmp_path: Path) -> ApiServer:
 
 def open_system(server: ApiServer, connect: Connect) -> Kubernetes:
     queues = {"short": {}, "long": {"priorityClassName": "low", "nodeSelector": {"pool": "long"}}}
-    return Kubernetes(api=KubernetesApi(server, connect=connect), image="i@sha256:1", queues=queues)
+    api = KubernetesApi(server, connect=connect)
+    return Kubernetes(api=api, image="i@sha256:1", disk=5000, queues=queues)
 
 
 @pytest.fixture
@@ -105,8 +106,9 @@ def test_the_job_asks_for_what_the_pilot_needs(system: Kubernetes, cluster: Fake
     assert spec["backoffLimit"] == 0, "it is never started again"
     assert pod["containers"][0]["resources"] == {
         "requests": {"cpu": "8", "memory": "16000Mi"},
-        "limits": {"memory": "16000Mi", "nvidia.com/gpu": "2"},
+        "limits": {"ephemeral-storage": "40000Mi", "memory": "16000Mi", "nvidia.com/gpu": "2"},
     }
+    assert pod["volumes"] == [{"name": "work", "emptyDir": {"sizeLimit": "40000Mi"}}]
     assert (pod["activeDeadlineSeconds"], pod["priorityClassName"]) == (3600, "low")
     assert pod["nodeSelector"] == {"pool": "long"}
     assert cluster.jobs[name]["metadata"]["annotations"] == {
@@ -150,7 +152,7 @@ def test_a_field_of_a_queue_that_pods_do_not_have_is_found_by_a_dry_run(
 ) -> None:
     system.dry_run(make_job(queue="long"))
     api = KubernetesApi(server, connect=lambda _context: httpx.MockTransport(cluster.answer))
-    wrong = Kubernetes(api=api, image="i", queues={"short": {"nodeSelectr": {}}})
+    wrong = Kubernetes(api=api, image="i", disk=5000, queues={"short": {"nodeSelectr": {}}})
     for ask in (wrong.dry_run, wrong.submit):
         with pytest.raises(SubmissionRefused, match="nodeSelectr"):
             ask(make_job())
