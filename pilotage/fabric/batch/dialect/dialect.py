@@ -24,8 +24,9 @@ from requirements.classad import restrictions
 from requirements.errors import InvalidInput
 from requirements.nodes.lrms_vocabulary import OF_COMMANDS, Vocabulary, parse_vocabulary
 
-#: How two values of an option become one: the larger amount; Slurm's features, `a&b`; its items, `gpu:2,ssd`.
-Merge = Literal["larger", "limit", "features", "items"]
+#: How two values of an option become one: the larger amount; Slurm's features, `a&b`; its items, `gpu:2,ssd`;
+#: Grid Engine's parallel environment and its number of slots, which are two words.
+Merge = Literal["larger", "limit", "features", "items", "slots"]
 
 
 class JoinedOption(FileSection):
@@ -33,7 +34,8 @@ class JoinedOption(FileSection):
 
     option: str = Field(min_length=1)
     between: str = Field(default=",", min_length=1)
-    #: Names whose values add up, with what stands between them; of amounts the larger holds, else the last.
+    #: Names whose values have parts, with what stands between them: of the same amounts in two values the
+    #: larger holds, and other parts add up. Of names without parts the larger amount holds, else the last.
     parts: dict[str, str] = Field(default_factory=dict)
     unless: str | None = None  #: nothing is joined where this word is among the others
 
@@ -81,8 +83,8 @@ def _seconds(text: str, *, unit: int = 60) -> int | None:
 def join_option(words: Sequence[str], joined: JoinedOption) -> list[str]:
     """The words with the option once, after all others.
 
-    Of `-l nodes=1:ppn=4 -l mem=2gb -l nodes=1:ssd` comes `-l nodes=1:ppn=4:ssd,mem=2gb` where the parts of
-    `nodes` add up.
+    Of `-l nodes=1:ppn=4 -l mem=2gb -l nodes=1:ppn=2:ssd` comes `-l nodes=1:ppn=4:ssd,mem=2gb` where `nodes`
+    has parts.
     """
     if joined.unless in words:
         return list(words)
@@ -106,14 +108,24 @@ def _take_options(words: Sequence[str], option: str) -> tuple[list[str], list[st
     for word in remaining:
         if word == option:
             arguments += [next(remaining, "")]
+        elif word.startswith(option) and "=" in word:  # -lmem=2gb
+            arguments += [word.removeprefix(option)]
         else:
             rest.append(word)
     return rest, arguments
 
 
 def _add_parts(before: str, value: str, between: str) -> str:
-    parts = before.split(between)
-    return between.join([*parts, *(part for part in value.split(between) if part not in parts)])
+    """All parts of two values, each amount once: `1:ppn=4` and `2:ppn=1:ssd` are `2:ppn=4:ssd`."""
+    found: dict[str, str] = {}
+    for part in (*before.split(between), *value.split(between)):
+        name, sign, amount = part.rpartition("=")
+        if not sign and not part.isdecimal():
+            found[part] = ""
+        else:  # a number alone: how many
+            name += sign
+            found[name] = larger(found.get(name, amount), amount)
+    return between.join(name + amount for name, amount in found.items())
 
 
 def merge_options(
@@ -123,7 +135,7 @@ def merge_options(
 
     Args:
         words: An option may be `--time=60`, `--time 60`, `-t 60`, `-t60` or the beginning of its
-            long name, where no other of `merged` has it, such as `--tim=60`.
+            long name, where no other of `merged` has it, such as `--tim=60`. Of slots it is `-pe smp 4`.
         merged: How two values of an option become one, by its long name.
         short: Long names of those options by their short ones.
     """
@@ -137,15 +149,23 @@ def merge_options(
             found[option] = f"{option}={_MERGE[merged[option]](before, value)}"
         else:
             found[option] = word
-    return list(found.values())
+    return [word for name, each in found.items() for word in _split_slots(name, each, merged)]
 
 
-def _spell_out(words: Iterable[str], merged: Collection[str], short: Mapping[str, str]) -> Iterator[str]:
+def _split_slots(option: str, word: str, merged: Mapping[str, Merge]) -> Sequence[str]:
+    """The words of an option: three of `-pe=smp 4`, else the one."""
+    is_of_slots = merged.get(option) == "slots"
+    return [option, *word.removeprefix(f"{option}=").split(" ", 1)] if is_of_slots else [word]
+
+
+def _spell_out(words: Iterable[str], merged: Mapping[str, Merge], short: Mapping[str, str]) -> Iterator[str]:
     """The words, with the options to be merged as `--option=value`."""
     remaining = iter(words)
     for word in remaining:
         name, sign, value = word.partition("=")
-        if option := _find_option(name, merged, short):
+        if merged.get(word) == "slots":
+            yield f"{word}={next(remaining, '')} {next(remaining, '')}"
+        elif option := _find_option(name, merged, short):
             yield f"{option}={value if sign else next(remaining, '')}"
         elif (name := word[:2]) in short:
             yield f"{short[name]}={word[2:]}"
@@ -195,11 +215,18 @@ def _higher_limit(before: str, value: str) -> str:
     return next(lifted, larger(before, value))
 
 
+def _more_slots(before: str, value: str) -> str:
+    """The environment that is stated last, with the larger number; a range, as `4-8`, that is stated last."""
+    environment, _, number = value.rpartition(" ")
+    return f"{environment} {larger(before.rpartition(' ')[2], number)}"
+
+
 _MERGE: Mapping[Merge, Callable[[str, str], str]] = {
     "larger": larger,
     "limit": _higher_limit,
     "features": _all_features,
     "items": _all_items,
+    "slots": _more_slots,
 }
 
 

@@ -111,6 +111,52 @@ def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("flags", "nodes"),
+    [
+        (("-l", "nodes=1:ppn=8"), "1:ppn=8:gpus=2"),
+        (("-l", "nodes=1:ppn=2"), "1:ppn=4:gpus=2"),
+        (("-l", "nodes=1:gpus=4:ppn=2:ssd"), "1:ppn=4:gpus=4:ssd"),
+        (("-lnodes=1:ppn=6",), "1:ppn=6:gpus=2"),
+        (("-l", "nodes=2:ppn=2"), "2:ppn=4:gpus=2"),
+        (("-l", "nodes=ssd:ppn=16"), "1:ppn=16:gpus=2:ssd"),
+        (("-l", "nodes=1:ppn=4+2:ppn=1:ssd"), "1:ppn=4+2:ppn=1:ssd"),  # two groups: as the site has it
+        (("-l", "mem=1gb,nodes=n1+n2"), "n1+n2"),
+    ],
+)
+def test_of_nodes_of_pbs_each_amount_is_the_larger_of_slot_and_flags(
+    flags: tuple[str, ...], nodes: str
+) -> None:
+    for own in (flags, ()):
+        system, shell = speaking("pbs", own, qsub=said("17.head\n"))
+        system.submit(job(resources=BIG, flags=() if own else flags))
+        [words] = shell.ran
+        [resources] = [words[number + 1] for number, word in enumerate(words) if word == "-l"]
+        assert [each for each in resources.split(",") if each.startswith("nodes=")] == [f"nodes={nodes}"]
+        assert "mem=4001mb" in resources
+
+
+@pytest.mark.parametrize(
+    ("cores", "flags", "asked"),
+    [
+        (4, ("-pe", "smp", "8"), "smp 8"),
+        (4, ("-pe", "smp", "2"), "smp 4"),
+        (4, ("-pe", "mpi", "2"), "mpi 4"),
+        (1, ("-pe", "mpi", "2"), "mpi 2"),
+        (4, ("-pe", "smp", "2-8"), "smp 2-8"),  # as the site has it
+        (4, ("-pe", "smp", "8", "-pe", "smp", "6"), "smp 8"),
+        (4, (), "smp 4"),
+    ],
+)
+def test_of_slots_of_grid_engine_the_larger_number_is_asked_in_the_environment_of_the_flags(
+    cores: int, flags: tuple[str, ...], asked: str
+) -> None:
+    system, shell = speaking("gridengine", flags, qsub=said("17\n"))
+    system.submit(job(resources=JobResources(cores=cores)))
+    [words] = shell.ran
+    assert [words[n + 1 : n + 3] for n, word in enumerate(words) if word == "-pe"] == [asked.split()]
+
+
 def test_flags_for_a_job_never_take_from_the_slot() -> None:
     system, shell = speaking("pbs", qsub=said("17.head\n"))
 
