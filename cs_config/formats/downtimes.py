@@ -107,7 +107,8 @@ def _list_yaml(text: str, file: str) -> Iterator[Any]:
     except yaml.YAMLError as error:
         raise one_problem(file, f"neither XML nor YAML: {error}") from error
     if not isinstance(stated, list):
-        raise one_problem(file, "no list of downtimes")
+        of_cric = "; CRIC's JSON names no hosts: import what GOCDB and OSG state" if text[:1] == "{" else ""
+        raise one_problem(file, f"no list of downtimes{of_cric}")
     return ((each, _read_osg_yaml) for each in stated)
 
 

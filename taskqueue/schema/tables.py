@@ -661,6 +661,7 @@ downtimes = _table(
     Column("source_id", Text),  # its id there
     Index("ix_downtimes_scope", "scope"),
     Index("ix_downtimes_ends", "ends"),
+    sqlite_autoincrement=True,  # an id is never given out twice: people note them
 )
 
 #: Directors and gateways by VO: their last report, and the lease of the process that works under the name.

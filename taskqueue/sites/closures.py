@@ -23,6 +23,7 @@ from sqlalchemy import (
     text,
     type_coerce,
     union_all,
+    update,
 )
 
 from cs_config.versions.tables import UtcTime
@@ -134,6 +135,16 @@ AT_SITES = (
 )
 OF_SOURCE = select(downtimes).where(downtimes.c.source == bindparam("the_source"))
 BY_ID = select(downtimes).where(downtimes.c.downtime_id == bindparam("the_id"))
+#: Those planned by hand for one place, time and severity.
+SAME = select(downtimes).where(
+    *(downtimes.c[name] == bindparam(f"the_{name}") for name in ("scope", "begins", "ends", "severity")),
+    downtimes.c.source == "",
+)
+RESTATE = (
+    update(downtimes)
+    .where(downtimes.c.downtime_id == bindparam("the_id"))
+    .values({each: bindparam(f"the_{each}") for each in ("reason", "author", "at")})
+)
 ADD = insert(downtimes)
 ADD_ONE = ADD.returning(downtimes.c.downtime_id)
 #: Advisory lock of PostgreSQL, which ends with the transaction; on SQLite the transaction is the lock.
@@ -214,9 +225,23 @@ def lock_downtimes(conn: Connection) -> None:
         conn.execute(LOCK)
 
 
-def add_downtime(conn: Connection, new: Downtime) -> Downtime:
-    """Store a downtime, and return it with its number."""
-    return replace(new, downtime_id=conn.execute(ADD_ONE, _to_row(new)).scalar_one())
+def plan_downtime(conn: Connection, new: Downtime) -> Downtime:
+    """Store a downtime by hand, and return it with its number.
+
+    One of the same place, time and severity is the same downtime: it gets the reason, if that differs. So to
+    remove it opens the place, also if a request was sent twice. To be called under `lock_downtimes`.
+    """
+    row = _to_row(new)
+    same = {f"the_{name}": row[name] for name in ("scope", "begins", "ends", "severity")}
+    known = conn.execute(SAME.order_by(downtimes.c.downtime_id).limit(1), same).one_or_none()
+    if known is None:
+        return replace(new, downtime_id=conn.execute(ADD_ONE, row).scalar_one())
+    stored = _build_downtime(known)
+    if stored.reason == new.reason:
+        return stored
+    changes = {f"the_{name}": row[name] for name in ("reason", "author", "at")}
+    conn.execute(RESTATE, {**changes, "the_id": stored.downtime_id})
+    return replace(new, downtime_id=stored.downtime_id, place=stored.place)
 
 
 def add_downtimes(conn: Connection, new: Iterable[Downtime]) -> None:

@@ -91,7 +91,10 @@ def list_downtimes(parts: Services, site: str | None) -> list[DowntimeAnswer]:
 
 
 def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
-    """Plan a downtime of a site or a CE; only for those who look after the site."""
+    """Plan a downtime of a site or a CE; only for those who look after the site.
+
+    One that is planned by hand already gets the reason, and no second one is stored.
+    """
     config, now = parts.live.current, parts.clock()
     visibility.require_site(caller, config, scopes.parse_site(new.place))
     places = {each for each in visibility.list_scopes(config) if each.count("/") <= 1}
@@ -102,7 +105,7 @@ def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
     downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
     with database.writing(parts.engine) as conn:
         closures.lock_downtimes(conn)
-        stored = closures.add_downtime(conn, downtime)
+        stored = closures.plan_downtime(conn, downtime)
         _require_bounded(conn, {scopes.parse_site(new.place)}, now)
     audit.done(caller, "plan downtime", site=new.place, reason=new.reason, until=new.ends.isoformat())
     return DowntimeAnswer.from_stored(stored, now)

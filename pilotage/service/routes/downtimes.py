@@ -41,7 +41,10 @@ def list_downtimes(parts: PartsOf, query: Annotated[DowntimeQuery, Query()]) -> 
 @router.post("")
 @allow(Role.SITE_ADMIN, most_bytes=SMALL)
 def plan(parts: PartsOf, caller: CallerOf, body: NewDowntime) -> DowntimeAnswer:
-    """Plan a downtime of a site or a CE: jobs that would not end before it begins are not sent there."""
+    """Plan a downtime of a site or a CE: jobs that would not end before it begins are not sent there.
+
+    Planned again, with the same place, times and severity, it is the same downtime, with the new reason.
+    """
     return downtimes.plan(parts, caller, body)
 
 

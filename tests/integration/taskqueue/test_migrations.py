@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -131,6 +132,28 @@ def test_migrations_make_the_schema_of_the_last_release_to_the_character_on_post
         dumps.append(postgres.dump_schema(name))
         postgres.execute(f"DROP DATABASE {name}")
     assert dumps[0] == dumps[1]
+
+
+def test_downtimes_of_sqlite_are_kept_and_their_numbers_are_never_given_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "earlier.db"
+    at = "'2030-01-01 00:00:00'"
+    add = (
+        "INSERT INTO downtimes (scope, site, place, begins, ends, severity, reason, author, at, source)"
+        f" VALUES ('s', 's', 'S', {at}, {at}, 'OUTAGE', 'r', 'a', {at}, '') RETURNING downtime_id"
+    )
+
+    def run(statement: str) -> list[tuple[int]]:
+        with closing(sqlite3.connect(file)) as conn, conn:
+            return conn.execute(statement).fetchall()
+
+    _migrate(f"sqlite:///{file}", "0019")
+    assert [run(add), run(add), run(add)] == [[(1,)], [(2,)], [(3,)]]
+    run("DELETE FROM downtimes WHERE downtime_id = 2")
+    before = run("SELECT * FROM downtimes ORDER BY 1")
+    _migrate(f"sqlite:///{file}", "head")
+    assert run("SELECT * FROM downtimes ORDER BY 1") == before
+    run("DELETE FROM downtimes")
+    assert run(add) == [(4,)]
 
 
 def _migrate(url: str, revision: str) -> None:

@@ -126,3 +126,8 @@ def test_values_beside_those_of_a_downtime_are_not_interpreted() -> None:
 def test_what_is_no_feed_is_refused_as_a_whole(text: str) -> None:
     with pytest.raises(ConfigError):
         downtimes.read_feed(text, "feed")
+
+
+def test_json_of_cric_is_refused_with_where_its_downtimes_come_from() -> None:
+    with pytest.raises(ConfigError, match="CRIC's JSON names no hosts: import what GOCDB and OSG state"):
+        downtimes.read_feed('{"7": {"rc_site": "EXAMPLE-SITE", "severity": "OUTAGE"}}', "cric.json")

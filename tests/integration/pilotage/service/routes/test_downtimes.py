@@ -73,6 +73,46 @@ def test_what_cannot_be_planned_is_refused(service: Service) -> None:
     assert admin.post(f"/api/v1/downtimes/{planned['downtime_id']}/remove").status_code == 403
 
 
+def test_what_is_planned_twice_is_one_downtime_with_the_last_reason(service: Service) -> None:
+    admin, operator = service.as_role("site_admin", vo="cms", site=SITE), service.operator()
+    now = utc_now()
+    stated = {
+        "place": CE,
+        "begins": (now - timedelta(hours=1)).isoformat(),
+        "ends": (now + timedelta(hours=1)).isoformat(),
+        "reason": "disks",
+    }
+
+    def plan(client: httpx.Client, **other: object) -> Any:
+        return client.post("/api/v1/downtimes", json=stated | other).raise_for_status().json()
+
+    first = plan(admin)
+    assert plan(operator) == first, "nothing changes"
+    restated = plan(operator, reason="disks and fans")
+    assert restated["downtime_id"] == first["downtime_id"]
+    assert restated["author"] != first["author"]
+    assert _list(admin) == [restated]
+    others = [
+        plan(admin, place=SITE),
+        plan(admin, severity="WARNING"),
+        plan(admin, ends=(now + timedelta(hours=2)).isoformat()),
+    ]
+    _import(operator, _stated("1G0", begins=stated["begins"], ends=stated["ends"]))
+    assert len({each["downtime_id"] for each in [restated, *others]}) == 4
+    assert len(_list(admin)) == 5
+    assert plan(admin)["downtime_id"] == first["downtime_id"], "that of a feed is the feed's"
+
+
+def test_the_number_of_a_removed_downtime_is_never_given_to_another(service: Service) -> None:
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    numbers = []
+    for _ in range(3):
+        numbers.append(_plan(admin, CE, begins=1, ends=2).json()["downtime_id"])
+        admin.post(f"/api/v1/downtimes/{numbers[-1]}/remove").raise_for_status()
+    assert len(set(numbers)) == 3
+    assert admin.post(f"/api/v1/downtimes/{numbers[0]}/remove").status_code == 404
+
+
 def test_a_feed_replaces_what_it_stated_before_and_nothing_else(service: Service) -> None:
     operator = service.operator()
     by_hand = _plan(operator, begins=1, ends=2).json()
