@@ -8,7 +8,7 @@ A guard is a condition on an outlook, such as `stuck_jobs=0`, that must hold for
 import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
@@ -28,6 +28,8 @@ from matcher.explain.job_conditions import JobCondition
 from matcher.explain.queue_report import WaitingWork
 from matcher.explain.work_budget import ChosenClasses
 from matcher.limits import floors, running_limits, throttle_standings
+from matcher.limits.floors import FloorStanding
+from matcher.limits.running_limits import PlaceCondition
 from matcher.preview import shifts
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from matcher.preview.type_shifts import TypeShift, list_type_shifts
@@ -118,26 +120,49 @@ def list_closed_places(
         for scope, these in running_limits.rules_by_scope(proposal.after).items()
         if any((each.stored_vo, each.limit) not in rules.get(scope, ()) for each in these)
     ]
-    for scope, conditions in running_limits.read_conditions(conn, proposal.after, limited, now).items():
-        for each in conditions:
-            is_new = (each.rule.stored_vo, each.rule.limit) not in rules.get(scope, ())
-            if is_new and each.full and each.rule.is_visible(vos):
-                yield ClosedPlace(scope=scope, why=each.why)
+    full = set(_list_full(conn, proposal.before, [scope for scope in limited if scope in rules], now))
+    for key, (scope, condition) in _list_full(conn, proposal.after, limited, now).items():
+        is_new = (condition.rule.stored_vo, condition.rule.limit) not in rules.get(scope, ())
+        if is_new and key not in full and condition.rule.is_visible(vos):
+            yield ClosedPlace(scope=scope, why=condition.why)
     yield from _list_kept(conn, proposal, vos=vos, now=now)
+
+
+def _list_full(
+    conn: Connection, config: Configuration, names: Collection[str], now: datetime
+) -> Mapping[Hashable, tuple[str, PlaceCondition]]:
+    """What lets no further job of a kind in at these places, by place, kind of condition and kind of job."""
+    return {
+        (scope, each.rule.stored_vo, type(limit), limit.attribute, fold(limit.value)): (scope, each)
+        for scope, conditions in running_limits.read_conditions(conn, config, names, now).items()
+        for each in conditions
+        if each.full
+        for limit in [each.rule.limit]
+    }
 
 
 def _list_kept(
     conn: Connection, proposal: Proposal, *, vos: Collection[str] | None, now: datetime
 ) -> Iterator[ClosedPlace]:
-    """The sites that would be kept for one of these VOs (None: any), by a floor that is new or changed."""
+    """The sites that would be kept for one of these VOs (None: any), and are not kept for it now."""
     before, after = (floors.list_floors(each) for each in (proposal.before, proposal.after))
     changed = {key for key, floor in after.items() if before.get(key) != floor}
     sites = {site for site, _ in changed}
-    fitting = kept_for_floors.FittingJobs(conn, proposal.after)
-    for each in kept_for_floors.read_standings(conn, proposal.after, sites, now):
-        is_concerned = (vos is None or each.vo in vos) and (each.site, each.vo) in changed
-        if is_concerned and each.is_below and (number := fitting.count(each.vo, each.site)):
+    kept = {(each.site, each.vo) for each, _ in _list_kept_for(conn, proposal.before, sites, now)}
+    for each, number in _list_kept_for(conn, proposal.after, sites, now):
+        key = (each.site, each.vo)
+        if (vos is None or each.vo in vos) and key in changed and key not in kept:
             yield ClosedPlace(scope=each.site, why=kept_for_floors.describe(each, number))
+
+
+def _list_kept_for(
+    conn: Connection, config: Configuration, sites: Collection[str], now: datetime
+) -> Iterator[tuple[FloorStanding, int]]:
+    """VOs below their floors at these sites that have waiting jobs which fit there, with their number."""
+    fitting = kept_for_floors.FittingJobs(conn, config)
+    for each in kept_for_floors.read_standings(conn, config, sites, now):
+        if each.is_below and (number := fitting.count(each.vo, each.site)):
+            yield each, number
 
 
 def _closed_throttles(

@@ -16,6 +16,7 @@ from sqlalchemy import Engine, update
 
 from cs_config.options.place_limits import Floor
 from cs_config.tree.configuration import Configuration
+from matcher import demand
 from matcher.claim.matcher import Matcher
 from matcher.limits import floors as floors_of_sites
 from requirements.requirement_class import RequirementClass
@@ -128,6 +129,25 @@ def _ask(matcher: Matcher, world: World, vos: frozenset[str], slot: int, count: 
     return given
 
 
+def _list(matcher: Matcher, world: World, vos: frozenset[str], slot: int) -> None:
+    """Directors are told of the VOs of which a pilot for these VOs could get jobs one after the other."""
+    matcher.refresh()
+    asked = _request(vos, cores=slot)
+    listed = {
+        each.task_queue.vo for each in demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
+    }
+    found = demand.count_demand(matcher, [asked.presented], asked.caller)
+    counted = {found.task_queues[each].vo for each in found.served[0]}
+    allowed = world.may_have(vos, slot)
+    below = {vo for vo in vos if world.is_below(vo)}
+    keeps = any(
+        vo in world.expected and world.is_below(vo) and world.fits(vo, slot) for vo in VOS if vo not in vos
+    )
+    fitting = {vo for vo in vos if world.fits(vo, slot)}
+    assert listed == counted == (fitting & below if keeps else fitting), (vos, slot, world)
+    assert allowed <= listed, "no pilot is sent for what it would not get"
+
+
 def _steps(random: Random, number: int) -> Iterator[str]:
     return iter(random.choices(["submit", "ask", "end", "expect"], [3, 8, 4, 2], k=number))
 
@@ -153,9 +173,9 @@ def test_every_answer_is_one_that_the_rule_of_floors_allows(
             _submit(engine, now, world, random.choice(VOS), random.choice(SIZES), random.randint(1, 4))
         elif step == "ask":
             vos = frozenset(random.sample(VOS, random.choice((1, 2, 3, 3))))
-            _ask(
-                random.choice(matchers), world, vos, random.choice((1, 2, 4, 8)), random.choice((1, 1, 2, 4))
-            )
+            slot = random.choice((1, 2, 4, 8))
+            _list(random.choice(matchers), world, vos, slot)
+            _ask(random.choice(matchers), world, vos, slot, random.choice((1, 1, 2, 4)))
         elif step == "end" and world.running:
             lease = random.choice(sorted(world.running))
             vo = _end_one(engine, now, world, lease, is_done=random.random() < 0.7)

@@ -116,6 +116,21 @@ def test_throttles_and_limits_that_would_bite_at_once_are_told(service: Service)
     assert preview(service.operator(), loose)["closed"] == []
 
 
+def test_a_limit_that_keeps_out_what_it_kept_out_before_closes_nothing(service: Service):
+    submit(service, "cms", {"Memory": 1000}, 2)
+    queue = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    for _ in range(2):
+        service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=queue)
+    limit = f"{SITE}/RunningLimit/VO/cms"
+    operator = service.operator()
+    assert len(preview(operator, {limit: 2})["closed"]) == 1
+    changed = operator.patch("/api/v1/config", json={"set": {limit: 1}}, headers={"If-Match": "1"})
+    assert changed.status_code == 200
+    assert preview(operator, {limit: 2})["closed"] == []
+    of_ce = f"{CE}/RunningLimit/VO/cms"
+    assert [each["scope"] for each in preview(operator, {limit: 2, of_ce: 1})["closed"]] == ["LCG.A.org/ce1"]
+
+
 def test_types_of_waiting_jobs_that_another_order_moves_are_told(service: Service):
     jobs = [{"Executable": "x", "JobType": name} for name in ("MC", "Merge", "Merge", "User")]
     service.submit(*jobs, vo="cms")

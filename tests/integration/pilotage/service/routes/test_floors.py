@@ -145,3 +145,28 @@ def test_a_preview_names_the_vo_that_a_site_would_be_kept_for(service: Service) 
         if closed:
             has = "it has 2 cores at LCG.A.org, its floor is 3 cores, and 1 waiting job fits"
             assert answer["closed"][0]["why"] == f"kept for cms before others: {has}"
+
+
+def test_a_preview_names_no_site_that_is_kept_for_the_vo_already(service: Service) -> None:
+    service.submit(*[{"Executable": "x"}] * 3)
+    admin, path = service.as_role("site_admin", site=SITE), f"Resources/Sites/{SITE}/Floors/cms"
+    for value in (1, 3):
+        assert admin.post("/api/v1/config/preview", json={"set": {path: value}}).json()["closed"] == []
+    assert _take(service, 2) == ["cms", "cms"]
+    changes = {path: 3, f"Resources/Sites/{SITE}/Floors/dune": "30%"}
+    [closed] = admin.post("/api/v1/config/preview", json={"set": changes}).json()["closed"]
+    assert closed["why"].startswith("kept for cms before others")
+
+
+def test_pilots_of_several_vos_are_told_of_all_pools_and_get_jobs_in_the_order_of_floors(
+    service: Service,
+) -> None:
+    for vo, number in (("dune", 2), ("cms", 3)):
+        service.submit(*[{"Executable": "x", "Requirements": "other.CPUTime > 1"}] * number, vo=vo)
+    _send_pilot(service, "cms")
+    both = service.operator()
+    asked = {"Site": SITE, "CE": "ce1", "Queue": "long"}
+    [pools] = both.post("/api/v1/matcher/getSubmitPoolsForQueue", json=asked).json()["pools"].values()
+    known = {each["pool_id"]: each["vo"] for each in both.get("/api/v1/pools").json()["pools"]}
+    assert sorted(known[each] for each in pools) == ["cms", "dune"], "floors order jobs, and close no pool"
+    assert _take(service, 4) == ["cms", "dune", "cms", "cms"], "each in turn by the part of its floor"
