@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from cs_config.options import keywords, relax_rules
@@ -284,6 +285,16 @@ def read_own(
     if "input_data" in values and any(_contradictions(replace(description, **values), operations)):
         return None
     return values
+
+
+def list_misplaced_files(description: JobDescription) -> Iterator[tuple[str, str]]:
+    """Keywords with names of output that are not below the work directory of the job, as pilots judge."""
+    standard = (("StdOutput", description.std_output), ("StdError", description.std_error))
+    for keyword, name in (*standard, *(("OutputSandbox", each) for each in description.output_sandbox)):
+        path = PurePosixPath(name)
+        is_file = bool(path.parts) or keyword == "OutputSandbox" or not name
+        if path.is_absolute() or ".." in path.parts or "\0" in name or not is_file:
+            yield keyword, name
 
 
 def grid_job_problems(

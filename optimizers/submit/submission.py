@@ -24,6 +24,7 @@ from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain, decisions, enqueue
 from optimizers.chain.batch import BatchResult
 from optimizers.chain.chain import ChainContext, ChainResult, Failed, JobContext, Step
+from optimizers.description.description import list_misplaced_files
 from optimizers.description.parametric import JobMember
 from optimizers.description.template_cache import DescriptionTemplate
 from optimizers.steps.job_scheduling import derive_requirement_class
@@ -69,6 +70,8 @@ class Accepted:
     #: Different requirements of the jobs with their VO, of very many the first.
     asked: Sequence[tuple[str, Requirements]] = ()
     tags: Sequence[tuple[str, str]] = ()  #: their expressions over tags with their VO, of very many the first
+    #: Keywords with names of output outside the work directory, of very many the first.
+    misplaced: Sequence[tuple[str, str]] = ()
     #: Different requirement classes of the jobs that wait, with their Requirements; of very many the first.
     classes: Sequence[tuple[RequirementClass, Requirements | None]] = ()
     is_repeated: bool = False  #: they were stored before, under the same key
@@ -369,6 +372,8 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         for whose, member in new.members
         if (expression := member.description.tag_expression)
     )
+    described = {id(member.description): member.description for _, member in islice(new.members, _MOST_ASKED)}
+    misplaced = (each for one in described.values() for each in list_misplaced_files(one))
     return Accepted(
         job_ids=list(job_ids),
         edges=new.dependents.edges,
@@ -376,6 +381,7 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
         tags=tuple(dict.fromkeys(islice(tags, _MOST_ASKED))),
+        misplaced=tuple(islice(dict.fromkeys(misplaced), _MOST_ASKED)),
         classes=_list_classes(new),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, starmap
 from random import Random
 
 from sqlalchemy import Connection
@@ -321,6 +321,7 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
         *_warn_of_unquoted_versions(parts, accepted.asked),
         *_warn_of_records_like_documents(accepted.asked),
         *_warn_of_unknown_tags(parts, accepted.tags),
+        *take_warnings(starmap(_warn_of_misplaced_file, accepted.misplaced)),
         *_warn_of_stuck_jobs(parts, accepted.stuck),
         *_warn_of_closed_sites(parts, [asked for asked, _ in accepted.classes if asked.sites]),
         *_warn_of_unseen_hardware(parts, accepted.classes),
@@ -347,6 +348,11 @@ def _warn_of_records_like_documents(asked: Sequence[tuple[str, Requirements]]) -
         and (names := [name for name, _ in each.values])
         and is_like_document(names)
     )
+
+
+def _warn_of_misplaced_file(keyword: str, name: str) -> str:
+    effect = "it is never sent back" if keyword == "OutputSandbox" else "pilots end such jobs as Failed"
+    return f"{keyword}: {name!r:.200} is no name below the work directory of the job: {effect}"
 
 
 def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]]) -> list[str]:

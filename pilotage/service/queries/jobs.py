@@ -458,6 +458,7 @@ def resubmit(
         job_ids=[done[job_id] for job_id in wanted if job_id in done],
         asked=[asked for each in stored for asked in each.asked],
         tags=[tags for each in stored for tags in each.tags],
+        misplaced=[name for each in stored for name in each.misplaced],
         stuck={pool: job_id for each in stored for pool, job_id in each.stuck.items()},
     )
     return Copies(accepted=together, refused=missing | refused)

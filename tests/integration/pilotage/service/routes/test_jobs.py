@@ -1,6 +1,8 @@
 import json
 import logging
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +11,8 @@ from sqlalchemy import delete, select, update
 
 from cs_config.cache import CountCache
 from cs_config.options import bounds
+from pilotage.fabric.pilot.payload import work_area
+from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.service.queries import jobs as queries_jobs
 from taskqueue.db import database
 from taskqueue.jobs import control
@@ -468,6 +472,32 @@ def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_chang
         [warning] = answer["warnings"]
         assert warning.startswith(f"job {answer['job_ids'][1]}: no queue is eligible; what would help: ")
         assert "lower Memory from 64000 to" in warning
+
+
+def test_a_submission_warns_of_output_outside_the_work_directory_as_pilots_judge_it(
+    service: Service, tmp_path: Path
+):
+    def warnings(**stated: object) -> list[str]:
+        answer = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x", **stated}] * 2})
+        assert answer.status_code == 201, answer.text
+        return [each for each in answer.json()["warnings"] if "work directory" in each]
+
+    for name in ("/etc/o", "/dev/null", "../o", "a/../../o", "a/../o", "."):
+        [warning] = warnings(StdOutput=name)
+        assert warning.startswith(
+            f"StdOutput: {name!r} is no name below the work directory of the job: pilots"
+        )
+        with pytest.raises(UnfitDescription, match="StdOutput"):
+            work_area.make_standard_files(tmp_path, output=name, error="std.err")
+    for name in ("o", "out/o", "./o", "..o", "o_%j.txt"):
+        assert warnings(StdOutput=name, StdError=name, OutputSandbox=[name]) == []
+        for descriptor in work_area.make_standard_files(tmp_path, output=name, error="std.err").values():
+            os.close(descriptor)
+    assert warnings() == []
+    [error, *outputs] = warnings(StdError="/tmp/e", OutputSandbox=["/tmp/r.root", "r.root", "../x"])
+    assert error.startswith("StdError: '/tmp/e'")
+    assert [each.split(" ")[1] for each in outputs] == ["'/tmp/r.root'", "'../x'"]
+    assert all(each.endswith("it is never sent back") for each in outputs)
 
 
 def test_a_submission_warns_of_versions_without_quotes(service: Service):
