@@ -19,6 +19,8 @@ from typing import BinaryIO
 from pilotage.fabric.runner.local_job import SANDBOX
 
 _FABRIC = Path(__file__).parent
+#: Of the parent package.
+_SHARED = ("tar_headers.py",)
 #: Parent packages, which are empty in the archive.
 _PARENTS = ("pilotage", "pilotage/fabric")
 _START_PILOT = """import os
@@ -40,6 +42,8 @@ def build(target: Path, *, packages: Sequence[str] = ("pilot",), start: str = _S
                 root / "pilotage/fabric" / package,
                 ignore=shutil.ignore_patterns("__pycache__", "*.pyc"),
             )
+        for name in _SHARED:
+            shutil.copy(_FABRIC.parent / name, root / "pilotage" / name)
         for parent in _PARENTS:
             (root / parent / "__init__.py").write_text("", encoding="utf-8")
         (root / "__main__.py").write_text(start, encoding="utf-8")

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import anyio.from_thread
 import anyio.to_thread
@@ -32,6 +32,7 @@ from pilotage.service.auth.rate_limits import Limiter, Patience
 from pilotage.service.http_errors import BodyTooLarge, SenderSilent
 from pilotage.service.routing import refuse_by_length
 from pilotage.service.services import Services
+from pilotage.tar_headers import CheckedTarInfo
 from requirements.errors import InvalidRequest, PilotageError, Problem
 from taskqueue import blobs
 from taskqueue.blob_stores.store import BlobStore, StagedBlob
@@ -276,7 +277,8 @@ def read(archive: BinaryIO) -> ArchiveListing:
 
 
 def _collect(stream: _Bounded, members: list[ArchiveMember]) -> str | None:
-    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors=_DECODE_ERRORS) as archive:
+    given: dict[str, Any] = {"encoding": "utf-8", "errors": _DECODE_ERRORS, "tarinfo": CheckedTarInfo}
+    with tarfile.open(fileobj=stream, mode="r|", **given) as archive:
         for number, member in enumerate(archive):
             if number == MOST_MEMBERS:
                 return f"only its first {MOST_MEMBERS} entries were looked at"

@@ -25,6 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 from pilotage.fabric.pilot import errors
+from pilotage.tar_headers import CheckedTarInfo
 
 _MOST_FILES = 100_000
 #: Maximum depth of directories; deeper files are refused, since walking recurses.
@@ -202,7 +203,7 @@ def unpack(archive: BinaryIO, root: Path, *, limit: int, links: bool = True) -> 
     stream = _plain(archive)
     unpacker = _Unpacker(root, stream, limit=limit, links=links)
     try:
-        with tarfile.open(fileobj=stream, mode="r:") as members:
+        with tarfile.open(fileobj=stream, mode="r:", tarinfo=CheckedTarInfo) as members:
             for member in members:
                 unpacker.add(members, member)
         stream.require_end()

@@ -156,9 +156,8 @@ def comment(size: int) -> bytes:
     return member.tobuf() + record + b"c" * (size - len(record) - 1) + b"\n"
 
 
-@pytest.mark.parametrize("is_of_all", [False, True], ids=["of one member", "of all members"])
-def test_headers_are_bounded_together(root: Path, is_of_all: bool) -> None:
-    parts = [comment(1 << 20) + (tar(file(str(number)))[:1024] if is_of_all else b"") for number in range(8)]
+def test_headers_are_bounded_together(root: Path) -> None:
+    parts = [comment(15 << 10) + tar(file(str(number)))[:1024] for number in range(400)]
     with pytest.raises(UnsafeArchive, match="headers of more bytes than its members need"):
         unpack(b"".join(parts), root)
 
