@@ -3,7 +3,9 @@
 Source: NorduGrid, ARC CE REST interface 1.0.
 """
 
+import re
 import ssl
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -25,8 +27,12 @@ from requirements.errors import format_count
 Item = Mapping[str, Any]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
-#: Seconds that an answer may take.
-_PATIENCE = 30.0
+#: Seconds that an answer may pause, and take in all.
+_PATIENCE, _LONGEST = 30.0, 120.0
+#: Bytes of an answer: those of a hundred thousand jobs. A CE is a site's, and a director serves several.
+_MOST = 32 << 20
+#: Header with the size of a file, of which the other ones are not read.
+_SIZE = "Content-Length"
 
 
 def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
@@ -128,7 +134,8 @@ class ArcRest:
     def read(self, reference: str, name: str, *, last: int) -> bytes:
         """The last bytes of a file of a job; empty if there is none."""
         path = _path(reference, "session", *name.split("/"))
-        size = int(self._text("HEAD", path).headers.get("Content-Length", 0))
+        stated = self._text("HEAD", path).headers.get(_SIZE, "")
+        size = int(stated) if re.fullmatch(r"[0-9]{1,18}", stated) else 0
         if size == 0:
             return b""
         return self._text("GET", path, headers={"Range": f"bytes={max(0, size - last)}-"}).content[-last:]
@@ -174,10 +181,16 @@ class ArcRest:
         with self._failures():
             headers = {
                 "Accept": "application/json",
+                "Accept-Encoding": "identity",  # a few kilobytes would unpack to gigabytes
                 **self._credentials.headers(),
                 **sent.pop("headers", {}),
             }
-            return self._client().request(method, self.url + path, headers=headers, **sent)
+            with self._client().stream(method, self.url + path, headers=headers, **sent) as response:
+                content = _read_bounded(response)
+            size = {_SIZE: response.headers[_SIZE]} if _SIZE in response.headers else {}
+            return httpx.Response(
+                response.status_code, headers=size, content=content, request=response.request
+            )
 
     def _client(self) -> httpx.Client:
         """Connections with the files as they are now."""
@@ -199,6 +212,20 @@ class ArcRest:
             raise NoAnswer(f"{self.url} gave no answer: {type(error).__name__} {error}") from error
         except (OSError, ValueError) as error:
             raise BatchSystemAway(f"{self.url}: token, certificate or authorities: {error}") from error
+
+
+def _read_bounded(response: httpx.Response) -> bytes:
+    """What a CE answers; `httpx.DecodingError` if it does not end, or is compressed though nobody asked."""
+    if "Content-Encoding" in response.headers:
+        raise httpx.DecodingError("the answer is compressed")
+    content, until = bytearray(), time.monotonic() + _LONGEST
+    for piece in response.iter_bytes():
+        content += piece
+        if len(content) > _MOST or time.monotonic() > until:
+            raise httpx.DecodingError(
+                f"the answer has more than {_MOST:,} bytes, or takes over {_LONGEST:g} s"
+            )
+    return bytes(content)
 
 
 def _path(reference: str, *parts: str) -> str:

@@ -199,7 +199,8 @@ class IssuerKeys:
 
 def _read_key(jwk: Mapping[str, object]) -> Any | None:
     """The key for PyJWT if it can verify signatures."""
-    if jwk.get("kty") not in KEY_TYPES.values() or jwk.get("use") not in (None, "sig"):
+    is_of_others = jwk.get("use") not in (None, "sig") or jwk.get("alg") not in (None, *KEY_TYPES)
+    if is_of_others or jwk.get("kty") not in KEY_TYPES.values():
         return None
     public = {name: value for name, value in jwk.items() if name != "d"}
     try:

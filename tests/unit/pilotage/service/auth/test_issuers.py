@@ -224,7 +224,9 @@ def test_a_token_of_a_withdrawn_key_is_not_remembered(monkeypatch: pytest.Monkey
 def test_a_key_that_cannot_be_read_does_not_hide_the_others():
     broken: Mapping[str, object] = {"kty": "RSA", "kid": "x", "n": "?", "e": "AQAB"}
     strange: Mapping[str, object] = {"kty": "XYZ"}
-    keys = IssuerKeys(lambda: Published(keys=(broken, strange, *published(RSA).keys), endpoints={}))
+    others = [{"kty": "RSA", "n": "AQAB", "e": "AQAB", "alg": name} for name in ("none", "HS256", {})]
+    every = (broken, strange, *others, *published(RSA).keys)
+    keys = IssuerKeys(lambda: Published(keys=every, endpoints={}))
     keys.refresh(now=0.0)
     assert keys.find(key_id="r1", algorithm="RS256")
 
