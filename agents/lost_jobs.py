@@ -23,6 +23,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine
 
 from agents import leader, retries
+from agents.leader import Leadership
 from agents.waiting import relaxing, waiting_ttl
 from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
@@ -31,6 +32,7 @@ from taskqueue import ownership
 from taskqueue.db import database
 from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.leases.attempts import AttemptTimes
+from taskqueue.leases.expiry import OpenPass
 from taskqueue.leases.retries import RetryPlan
 from taskqueue.leases.uptime import Uptime
 from taskqueue.pilots import pilots
@@ -119,19 +121,21 @@ def cycle(
         state = LostJobsState() if memory is None else memory
         reads_all = state.is_due(config, vos, now)
         with leadership.writing() as conn:
-            expiry.correct_future_times(conn, now=now, all_attempts=reads_all)
+            expiry.correct_future_times(conn, now=now)
         rules = leadership.serve_each(vos, lambda vo: _build_rules(config, up, vo, own.get(vo, ()), now))
         changed: Counter[str] = Counter()
         # Give up before marking as stalled, so that no job goes through both in one cycle.
         ruled_vos = [vo for vo in rules if retries.has_rules(config, vo)]
         give_up: _Rule = partial(_give_up, retries.make_plan(config, now), ruled_vos)
-        for apply in (give_up, _expire, _close_killed, *([_mark_stalled] if reads_all else [])):
+        for apply in (give_up, _expire, _close_killed):
 
             def serve(some: Mapping[str, _Rules], apply: _Rule = apply) -> None:
-                every = {key: each for of_vo in some.values() for key, each in of_vo.items()}
-                leadership.repeat(partial(_count, apply, every, now, changed), most=_MOST, rounds=_ROUNDS)
+                step = partial(_count, apply, _merge(some), now, changed)
+                leadership.repeat(step, most=_MOST, rounds=_ROUNDS)
 
             leadership.serve_together(rules, serve)
+        if reads_all:
+            leadership.serve_together(rules, partial(_mark_stalled, leadership, changed))
         if reads_all and not leadership.unfinished:
             state.passed = now
         changed["pilots"] += leadership.repeat(
@@ -193,6 +197,11 @@ def _build_own_rules(of_vo: SilenceRules, up: Uptime, text: str, now: datetime) 
 _Rule = Callable[[Connection, _Rules, datetime], Counter[str]]
 
 
+def _merge(rules: Mapping[str, _Rules]) -> _Rules:
+    """The rules of several VOs in one."""
+    return {key: each for of_vo in rules.values() for key, each in of_vo.items()}
+
+
 def _count(rule: _Rule, rules: _Rules, now: datetime, changed: Counter[str], conn: Connection) -> int:
     done = rule(conn, rules, now)
     changed += done
@@ -226,6 +235,14 @@ def _close_killed(conn: Connection, rules: _Rules, now: datetime) -> Counter[str
     return Counter(closed=len(expiry.close_killed(conn, silent_since=since, now=now, most=_MOST)))
 
 
-def _mark_stalled(conn: Connection, rules: _Rules, now: datetime) -> Counter[str]:
-    since = {vo: each.stalled for vo, each in rules.items()}
-    return Counter(stalled=len(expiry.mark_stalled(conn, silent_since=since, now=now, most=_MOST)))
+def _mark_stalled(leadership: Leadership, changed: Counter[str], rules: Mapping[str, _Rules]) -> None:
+    """Read all open attempts once."""
+    since = {key: each.stalled for key, each in _merge(rules).items()}
+    over = OpenPass()
+
+    def mark_some(conn: Connection) -> int:
+        marked = expiry.mark_stalled(conn, silent_since=since, now=leadership.now, most=_MOST, over=over)
+        changed["stalled"] += len(marked)
+        return over.found
+
+    leadership.repeat(mark_some, most=_MOST, rounds=_ROUNDS)

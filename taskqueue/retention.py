@@ -11,9 +11,11 @@ waits long for the other, and no job is left without its task queue.
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Final
 
 from sqlalchemy import (
+    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
@@ -25,10 +27,13 @@ from sqlalchemy import (
     delete,
     exists,
     func,
+    literal,
     or_,
     select,
+    text,
     tuple_,
     union,
+    union_all,
     update,
 )
 
@@ -38,6 +43,7 @@ from taskqueue.accounting import wait_times
 from taskqueue.db import log_partitions, sql
 from taskqueue.jobs import descriptions as job_descriptions
 from taskqueue.schema.tables import (
+    ENDED,
     attempts,
     blobs,
     day_records,
@@ -90,8 +96,9 @@ is_counted = and_(
 has_open_attempt = exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c.closed_at.is_(None))
 
 _is_over = and_(
+    sql.is_listed(jobs.c.job_id),
     jobs.c.vo == bindparam("the_vo"),
-    jobs.c.status.in_(sorted(FINAL)),
+    jobs.c.status.in_(bindparam("statuses", expanding=True)),
     jobs.c.updated_at < _BEFORE,
     ~has_open_attempt,
     is_counted,
@@ -100,22 +107,19 @@ _is_over = and_(
 OLD_JOBS = (
     select(jobs.c.job_id, jobs.c.description_id)
     .where(_is_over)
-    .order_by(jobs.c.updated_at)
-    .limit(_LIMIT)
+    .order_by(jobs.c.job_id)
     .with_for_update(skip_locked=True)
 )
-OLD_DELETED = OLD_JOBS.where(jobs.c.status == JobStatus.DELETED.value)
 REMOVE_WAITING = delete(waiting_jobs).where(sql.is_listed(waiting_jobs.c.job_id))
 #: Parameters and attempts go with the job, by foreign key, and so does the log unless it is in partitions.
 REMOVE_JOBS = delete(jobs).where(sql.is_listed(jobs.c.job_id))
 
 
 def _select_old(*details: Table) -> Select[int]:
-    """Select ended jobs with a row in one of these tables."""
-    since = bindparam("since", type_=jobs.c.updated_at.type)
-    has_some = or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in details))
-    old = select(jobs.c.job_id).where(_is_over, jobs.c.updated_at >= since, has_some)
-    return old.order_by(jobs.c.updated_at).limit(_LIMIT)
+    """Select those of the listed jobs that have a row in one of these tables."""
+    return select(jobs.c.job_id).where(
+        _is_over, or_(*(exists().where(each.c.job_id == jobs.c.job_id) for each in details))
+    )
 
 
 OLD_LOGS = _select_old(job_log, job_parameters)
@@ -250,57 +254,98 @@ REMOVE_PILOTS = _delete_some(
 )
 
 
+@cache
+def select_ended(statuses: frozenset[JobStatus]) -> Select[int, datetime]:
+    """Select the next jobs that ended in one of these statuses, the first to end first.
+
+    The index has an order within a status only: with all in one condition each page would sort all jobs.
+    """
+    since, after = bindparam("since", type_=jobs.c.updated_at.type), bindparam("after", type_=BigInteger)
+    is_further = and_(jobs.c.updated_at >= since, or_(jobs.c.updated_at > since, jobs.c.job_id > after))
+    in_order = (
+        select(jobs.c.job_id, jobs.c.updated_at)
+        .where(jobs.c.status == literal(status.value, literal_execute=True), text(ENDED))
+        .where(is_further, jobs.c.updated_at < _BEFORE)
+        .order_by(jobs.c.updated_at, jobs.c.job_id)
+        .limit(_LIMIT)
+        .subquery()
+        for status in sorted(statuses)
+    )
+    every = union_all(*map(select, in_order)).subquery()
+    ended = select(every.c.job_id, every.c.updated_at)
+    return ended.order_by(every.c.updated_at, every.c.job_id).limit(_LIMIT)
+
+
+@dataclass(slots=True, kw_only=True)
+class EndedSearch:
+    """A search through the ended jobs of all VOs, the first to end first, that goes on where it stopped.
+
+    A statement reads so many jobs, whatever is left of them: none is read twice, however many are passed
+    over since nothing of them is to be deleted.
+    """
+
+    statuses: frozenset[JobStatus] = FINAL
+    since: datetime = LONG_AGO  #: jobs that ended before have been read, or are not looked for
+    after: int = 0  #: of those that ended at `since`, the ones up to this id have been read
+
+    def read_on(self, conn: Connection, *, before: datetime, most: int) -> list[int]:
+        """The next jobs that ended before that time; fewer than `most`: there are no more."""
+        values = {"since": self.since, "after": self.after, "before": before, "limit": most}
+        rows = conn.execute(select_ended(self.statuses), values).all()
+        if rows:
+            self.since, self.after = rows[-1].updated_at, rows[-1].job_id
+        return [row.job_id for row in rows]
+
+
 def remove_jobs(
     conn: Connection,
+    job_ids: Collection[int],
     *,
     vo: str,
     before: datetime,
-    limit: int,
     readers: Collection[str],
-    is_deleted: bool = False,
+    statuses: Collection[JobStatus] = FINAL,
 ) -> int:
-    """Delete jobs that ended before that time, with their attempts and unshared descriptions, and their log.
+    """Delete those of the jobs that are the VO's and ended before that time; how many.
 
-    A log in partitions has no foreign key to the job: its rows go with their partition.
-
-    Those stay whose log one of the `readers` has not read. `is_deleted`: only those that were Deleted before
-    that time.
+    Their attempts and unshared descriptions go with them, and their log; one in partitions has no foreign
+    key to the job: its rows go with their partition. Those stay whose log one of the `readers` has not read.
     """
-    statement = OLD_DELETED if is_deleted else OLD_JOBS
-    values = {"the_vo": vo, "before": before, "limit": limit, "readers": sorted(readers)}
-    old = conn.execute(statement, values).all()
+    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
+    old = conn.execute(OLD_JOBS, {**values, "statuses": sorted(statuses)}).all()
     if old:
-        job_ids = [row.job_id for row in old]
-        conn.execute(REMOVE_WAITING, {"ids": job_ids})
-        conn.execute(REMOVE_JOBS, {"ids": job_ids})
+        found = [row.job_id for row in old]
+        conn.execute(REMOVE_WAITING, {"ids": found})
+        conn.execute(REMOVE_JOBS, {"ids": found})
         job_descriptions.remove_unused(conn, {row.description_id for row in old})
     return len(old)
 
 
 def remove_logs(
     conn: Connection,
+    job_ids: Collection[int],
     *,
     vo: str,
     before: datetime,
-    limit: int,
     readers: Collection[str],
-    since: datetime = LONG_AGO,
+    statuses: Collection[JobStatus] = FINAL,
 ) -> int:
-    """Delete log, parameters and local jobs of jobs that ended between the times; number of jobs.
+    """Delete log, parameters and local jobs of the VO's jobs that ended before that time.
 
-    All jobs of that time are read, also those whose log is gone, but of those that one of the `readers` of
-    the log has not read. A log in partitions stays until those are dropped (`log_retention`).
+    Returns of how many. Those stay whose log one of the `readers` has not read. A log in partitions stays
+    until those are dropped (`log_retention`).
     """
-    values = {"the_vo": vo, "since": since, "before": before, "limit": limit, "readers": sorted(readers)}
+    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
     is_partitioned = log_partitions.is_partitioned(conn)
-    job_ids = list(conn.execute(OLD_DETAILS if is_partitioned else OLD_LOGS, values).scalars())
-    if job_ids:
-        wait_times.store_waits(conn, job_ids)
+    statement = OLD_DETAILS if is_partitioned else OLD_LOGS
+    found = list(conn.execute(statement, {**values, "statuses": sorted(statuses)}).scalars())
+    if found:
+        wait_times.store_waits(conn, found)
         if not is_partitioned:
-            conn.execute(REMOVE_LOGS, {"ids": job_ids})
-        conn.execute(REMOVE_LOCAL_JOBS, {"ids": job_ids})
-        job_descriptions.remove_parameters(conn, job_ids)
-    return len(job_ids)
+            conn.execute(REMOVE_LOGS, {"ids": found})
+        conn.execute(REMOVE_LOCAL_JOBS, {"ids": found})
+        job_descriptions.remove_parameters(conn, found)
+    return len(found)
 
 
 def detach_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:

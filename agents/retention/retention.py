@@ -4,9 +4,9 @@ Deletion is in small transactions, which may be repeated or interrupted: the nex
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from functools import partial
 from itertools import count, islice
 from types import MappingProxyType
@@ -20,12 +20,13 @@ from agents.retention import log_partitions
 from agents.retention.log_partitions import LogAges
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
+from requirements.states import FINAL, JobStatus
 from taskqueue import blobs, ownership, retention
 from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import hardware, pilots
-from taskqueue.retention import UnusedSearch
+from taskqueue.retention import EndedSearch, UnusedSearch
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -50,6 +51,7 @@ _PAGES: Final = 200
 _UPTIME: Final = timedelta(days=1)
 #: From the deletion of a job by its owner to that of its rows.
 _DELETED: Final = timedelta(days=1)
+_OF_DELETED: Final = frozenset({JobStatus.DELETED})
 #: From the end of a job until its log is counted.
 _LATE: Final = timedelta(hours=1)
 #: Age at which a stored file without a row is deleted.
@@ -83,10 +85,19 @@ LogReader = Callable[..., object]
 
 
 @dataclass(slots=True)
+class EndedPass:
+    """How far ended jobs have been read for one VO. The first pass of a day begins with the oldest."""
+
+    search: EndedSearch | None = None  #: None: nothing was read, or the last try failed
+    began: date | None = None  #: when the search began with the oldest
+    is_over: bool = False  #: all that were old enough have been read
+
+
+@dataclass(slots=True)
 class RetentionState:
     """What a process remembers from cycle to cycle; empty in a new one."""
 
-    logs: dict[str, datetime] = field(default_factory=dict)  #: when the search in a VO last found all
+    ended: dict[tuple[str, str], EndedPass] = field(default_factory=dict)  #: by kind of data and VO
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
 
@@ -205,32 +216,58 @@ def _remove_of_vo(
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
-    # All jobs once a day, until none is left: those whose log is gone are read, too, and may be very many.
-    last = searched.logs.get(vo)
-    since = retention.LONG_AGO
-    if last is not None and last.date() == leadership.now.date():
-        since = last - timedelta(days=keep.logs) - _LATE
-    logs = partial(retention.remove_logs, since=since, readers=readers)
-    jobs = partial(retention.remove_jobs, readers=readers)
     for kind, step, days in (
         ("outputs", retention.detach_outputs, keep.outputs),
-        ("jobs", jobs, keep.jobs),
-        ("logs", logs, keep.logs),
         ("pilots", retention.remove_pilots, keep.jobs),
     ):
         before = leadership.now - timedelta(days=days)
         removed[kind] += _repeat_step(leadership, partial(step, vo=vo, before=before, limit=_LIMIT))
-    if removed["logs"] < _LIMIT * _ROUNDS:
-        searched.logs[vo] = leadership.now
-    before = leadership.now - min(_DELETED, timedelta(days=keep.jobs))
-    remove_deleted = partial(jobs, vo=vo, before=before, limit=_LIMIT, is_deleted=True)
-    removed["jobs"] += _repeat_step(leadership, remove_deleted)
+    age_of_jobs = timedelta(days=keep.jobs)
+    for name, remove_some, age, statuses in (
+        ("jobs", retention.remove_jobs, age_of_jobs, FINAL),
+        ("deleted jobs", retention.remove_jobs, min(_DELETED, age_of_jobs), _OF_DELETED),
+        ("logs", retention.remove_logs, timedelta(days=keep.logs), FINAL),
+    ):
+        ended = searched.ended.setdefault((name, vo), EndedPass())
+        step = partial(remove_some, vo=vo, before=leadership.now - age, readers=readers, statuses=statuses)
+        removed[name] += _remove_ended(leadership, ended, step, age=age, statuses=statuses)
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
     removed["blobs"] += _remove_blobs(leadership, remove, store)
     quota = options_for(config, vo).limits.output_quota
     remove = partial(retention.remove_outputs, vo=vo, quota=quota, before=leadership.now, limit=_LIMIT)
     removed["outputs over quota"] += _remove_blobs(leadership, remove, store)
+    return removed
+
+
+def _remove_ended(
+    leadership: Leadership,
+    ended: EndedPass,
+    remove: Callable[[Connection, Collection[int]], int],
+    *,
+    age: timedelta,
+    statuses: frozenset[JobStatus],
+) -> int:
+    """Go on through the jobs that ended longer ago than `age`.
+
+    Once a day from the oldest on, for what was kept then may go now; else from the last ones on.
+    """
+    now, search = leadership.now, ended.search
+    if search is None or (ended.is_over and ended.began != now.date()):
+        search, ended.began = EndedSearch(statuses=statuses), now.date()
+    elif ended.is_over:
+        search = EndedSearch(statuses=statuses, since=search.since - _LATE)
+    ended.search = None
+    removed = 0
+
+    def remove_some(conn: Connection) -> int:
+        nonlocal removed
+        job_ids = search.read_on(conn, before=now - age, most=_LIMIT)
+        removed += remove(conn, job_ids)
+        return len(job_ids)
+
+    read = leadership.repeat(remove_some, most=_LIMIT, rounds=_ROUNDS)
+    ended.search, ended.is_over = search, read < _LIMIT * _ROUNDS
     return removed
 
 

@@ -614,7 +614,7 @@ class RetentionOptions(Options):
     """Retention in days, counted from the end of the job."""
 
     jobs: Days = 30
-    """Final jobs with their log."""
+    """Final jobs with their log; also pilots, from their end."""
     outputs: Days = 14
     """Output archives."""
     sandboxes: Days = 14

@@ -11,6 +11,7 @@ LOCKED: a locked one is just being reported on, so its pilot is not silent.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -89,15 +90,23 @@ EXPIRED = _select_overdue(table.c.opened_at, table.c.started_at.is_(None), table
 ENDED_IN_SILENCE = _select_overdue(
     func.coalesce(table.c.heartbeat_at, table.c.opened_at), table.c.ending.is_(True)
 )
-#: Reads all open attempts; the bound of all VOs leaves nearly none for the rest.
-SILENT = _limit_rows(
-    select(table.c.job_id)
-    .join(jobs_table, jobs_table.c.job_id == table.c.job_id)
-    .where(
+_NOW, _LATEST = (bindparam(name, type_=table.c.opened_at.type) for name in ("now", "latest"))
+_IS_AHEAD = or_(table.c.opened_at > _LATEST, table.c.heartbeat_at > _LATEST)
+_STATUS = select(jobs_table.c.status).where(jobs_table.c.job_id == table.c.job_id).scalar_subquery()
+#: Reads all open attempts, by job: the one statement that does. The bound of all VOs leaves nearly none of
+#: which the job is looked up; not by a join, which would read all jobs that run.
+OVERDUE = _limit_rows(
+    select(table.c.job_id, _IS_AHEAD.label("is_ahead")).where(
         _OPEN,
-        table.c.heartbeat_at < bindparam("latest"),
-        table.c.heartbeat_at < _SILENT_SINCE,
-        jobs_table.c.status.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
+        table.c.job_id > bindparam("after"),
+        or_(
+            and_(
+                table.c.heartbeat_at < bindparam("newest", type_=table.c.heartbeat_at.type),
+                table.c.heartbeat_at < _SILENT_SINCE,
+                _STATUS.in_([JobStatus.RUNNING.value, JobStatus.COMPLETING.value]),
+            ),
+            _IS_AHEAD,
+        ),
     )
 )
 
@@ -148,10 +157,9 @@ OF_ENDED_PILOTS = (
     .with_for_update(of=table)
 )
 
-_NOW, _LATEST = (bindparam(name, type_=table.c.opened_at.type) for name in ("now", "latest"))
 CORRECT_ATTEMPTS = (
     update(table)
-    .where(_OPEN, or_(table.c.opened_at > _LATEST, table.c.heartbeat_at > _LATEST))
+    .where(_OPEN, sql.is_listed(table.c.job_id))
     .values(
         opened_at=case((table.c.opened_at > _NOW, _NOW), else_=table.c.opened_at),
         heartbeat_at=case((table.c.heartbeat_at > _NOW, _NOW), else_=table.c.heartbeat_at),
@@ -208,18 +216,15 @@ def make_key(vo: str, times: str = "") -> str:
     return vo + times
 
 
-def correct_future_times(conn: Connection, *, now: datetime, all_attempts: bool = True) -> None:
-    """Set times that are ahead to the present: the clock of the database was set back.
+def correct_future_times(conn: Connection, *, now: datetime) -> None:
+    """Set times of jobs and delays that are ahead to the present: the clock of the database was set back.
 
-    Silence of open attempts counts from then on, instead of after hours, matching delays end, and jobs that
-    were put off are due. Without `all_attempts` the open attempts are not read, of which there may be many.
-    `now` is used on SQLite only: what a process read before it was suspended would set back the reports that
-    came meanwhile.
+    Jobs that were put off are due then, and matching delays end, instead of after hours. `mark_stalled`
+    corrects open attempts. `now` is used on SQLite only: what a process read before it was suspended would
+    set back what came meanwhile.
     """
     now = clock.read_time(conn, now)
     times = {"latest": now + clock.MOST_OFFSET, "now": now}
-    if all_attempts:
-        conn.execute(CORRECT_ATTEMPTS, times)
     conn.execute(CORRECT_STALLED, times)
     conn.execute(CORRECT_DUE, times)
     conn.execute(CORRECT_DELAYS, times)
@@ -262,13 +267,38 @@ def close_killed(
     return list(found)
 
 
+@dataclass(slots=True, kw_only=True)
+class OpenPass:
+    """A pass over all open attempts, some overdue ones at a time: none is read twice."""
+
+    after: int = 0  #: the attempts of jobs up to this id have been read
+    found: int = 0  #: attempts that the last step found; fewer than it may: there are no more
+
+
 def mark_stalled(
-    conn: Connection, *, silent_since: Mapping[str, datetime], now: datetime, most: int = 1000
+    conn: Connection,
+    *,
+    silent_since: Mapping[str, datetime],
+    now: datetime,
+    most: int = 1000,
+    over: OpenPass | None = None,
 ) -> list[int]:
-    """Mark jobs Stalled whose pilots have been silent since then; their ids."""
-    latest = max(silent_since.values(), default=uptime.NEVER)
-    found = _find(conn, SILENT, {"silent_since": silent_since, "latest": latest, "most": most})
-    moved = transitions.move_jobs(conn, found, JobStatus.STALLED, minor=STALLED, source=SOURCE, now=now)
+    """Mark jobs Stalled whose pilots have been silent since then; their ids.
+
+    What is read for it are all open attempts (`over`: from there on). So those are corrected by the way whose
+    times are ahead, for the clock of the database was set back: their silence counts from now on.
+    """
+    over = OpenPass() if over is None else over
+    read_at = clock.read_time(conn, now)
+    bounds = {"newest": max(silent_since.values(), default=uptime.NEVER), "silent_since": silent_since}
+    values = {**bounds, "latest": read_at + clock.MOST_OFFSET, "after": over.after, "most": most}
+    rows = conn.execute(OVERDUE, values).all()
+    over.found = len(rows)
+    over.after = rows[-1].job_id if rows else over.after
+    if ahead := [row.job_id for row in rows if row.is_ahead]:
+        conn.execute(CORRECT_ATTEMPTS, {"ids": ahead, "now": read_at})
+    silent = [row.job_id for row in rows if not row.is_ahead]
+    moved = transitions.move_jobs(conn, silent, JobStatus.STALLED, minor=STALLED, source=SOURCE, now=now)
     return _list_ids(moved)
 
 

@@ -212,13 +212,13 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
     with database.writing(engine) as conn:
         job_ids = accounted_jobs.put(conn, now, 2)
         control.kill_jobs(conn, job_ids, source="test", now=now)
-        old = {"vo": "lhcb", "before": now + HOUR, "limit": 10, "readers": accounting.READERS}
-        assert removal.remove_jobs(conn, **old) == 0
-        assert removal.remove_logs(conn, **old) == 0
+        old = {"vo": "lhcb", "before": now + HOUR, "readers": accounting.READERS}
+        assert removal.remove_jobs(conn, job_ids, **old) == 0
+        assert removal.remove_logs(conn, job_ids, **old) == 0
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
-        assert removal.remove_logs(conn, **old) == 2
-        assert removal.remove_jobs(conn, **old) == 2
+        assert removal.remove_logs(conn, job_ids, **old) == 2
+        assert removal.remove_jobs(conn, job_ids, **old) == 2
     _cycle(engine, now + 2 * HOUR)
     assert _series(engine, now).came[S.KILLED][0] == 2
 
@@ -232,7 +232,7 @@ def test_a_reader_of_a_plugin_that_was_left_out_holds_nothing_back(engine: Engin
 
     def remove(readers: frozenset[str]) -> int:
         with database.writing(engine) as conn:
-            return removal.remove_jobs(conn, vo="lhcb", before=now + HOUR, limit=10, readers=readers)
+            return removal.remove_jobs(conn, job_ids, vo="lhcb", before=now + HOUR, readers=readers)
 
     assert [remove(accounting.READERS | {"tides"}), remove(accounting.READERS)] == [0, 1]
 

@@ -234,8 +234,8 @@ def test_the_feed_skips_rows_of_jobs_that_are_gone(partitioned: Engine, now: dat
 def test_jobs_go_at_their_time_and_their_log_later(partitioned: Engine, now: datetime) -> None:
     _go_to(partitioned, 1)
     job_id = _put(partitioned, now - OLD)
-    values = {"vo": "lhcb", "before": now, "limit": 10, "readers": ()}
+    values = {"vo": "lhcb", "before": now, "readers": ()}
     with database.writing(partitioned) as conn:
-        assert removal.remove_logs(conn, **values) == 0
-        assert removal.remove_jobs(conn, **values) == 1
+        assert removal.remove_logs(conn, [job_id], **values) == 0
+        assert removal.remove_jobs(conn, [job_id], **values) == 1
     assert _jobs_in(partitioned) == [job_id]

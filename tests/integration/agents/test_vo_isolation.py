@@ -113,12 +113,12 @@ def test_a_vo_whose_rows_take_too_long_keeps_none_of_the_others(
     run(engine, now)
     remove_logs, served = removal.remove_logs, []
 
-    def remove_slowly(conn: Connection, *, vo: str, **bounds: Any) -> int:
+    def remove_slowly(conn: Connection, job_ids: list[int], *, vo: str, **bounds: Any) -> int:
         if vo == "evil":
             conn.exec_driver_sql("SET LOCAL statement_timeout = 1")
             conn.exec_driver_sql("SELECT pg_sleep(60)")
         served.append(vo)
-        return remove_logs(conn, vo=vo, **bounds)
+        return remove_logs(conn, job_ids, vo=vo, **bounds)
 
     monkeypatch.setattr(removal, "remove_logs", remove_slowly)
     result = retention.cycle(engine, grid(), now=now, holder="me")

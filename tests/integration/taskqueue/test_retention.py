@@ -8,15 +8,17 @@ from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
 from agents.retention import retention as agent
 from cs_config.errors import VersionRemoved
+from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.tables import config_versions
-from requirements.states import JobStatus, PilotStatus
+from requirements.states import FINAL, JobStatus, PilotStatus
 from taskqueue import blobs, retention
 from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
 from taskqueue.pilots import pilots, search
+from taskqueue.retention import EndedSearch
 from taskqueue.schema.tables import (
     attempts,
     descriptions,
@@ -31,7 +33,7 @@ from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
 from tests.support import concurrency, databases
 from tests.support.factories import queued_jobs, stored_rows
 
-DAY = timedelta(days=1)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
 @pytest.fixture(params=databases.LAYOUTS)
@@ -54,7 +56,9 @@ def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 
 
 
 def _remove_jobs(conn: Connection, now: datetime, *, vo: str = "lhcb", limit: int = 100) -> int:
-    return retention.remove_jobs(conn, vo=vo, before=now - DAY, limit=limit, readers=())
+    before = now - DAY
+    job_ids = EndedSearch().read_on(conn, before=before, most=limit)
+    return retention.remove_jobs(conn, job_ids, vo=vo, before=before, readers=())
 
 
 @pytest.mark.parametrize("status", JobStatus)
@@ -130,19 +134,20 @@ def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> No
 def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
-        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10, readers=()) == 1
-        assert retention.remove_logs(conn, vo="lhcb", before=now - DAY, limit=10, readers=()) == 0
+        both = [old, running]
+        assert retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=()) == 1
+        assert retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=()) == 0
         assert (log.read_log(conn, old), len(log.read_log(conn, running))) == ([], 1)
         assert jobs.get_job(conn, old)
 
 
 @databases.ONE_TABLE
 def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engine, now: datetime) -> None:
-    config = queued_jobs.grid(queued_jobs.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    config = _retain(Logs=1)
     found, memory = [], agent.RetentionState()
     for later in (timedelta(), timedelta(minutes=10), timedelta(minutes=20), DAY):
         with database.writing(engine) as conn:
-            _old(conn, JobStatus.DONE, now + later)
+            _old(conn, JobStatus.DONE, now, age=(3 if later else 2) * DAY)
             if later == timedelta(minutes=20):
                 _old(conn, JobStatus.DONE, now + later, age=DAY + timedelta(minutes=5))
         result = agent.cycle(engine, config, now=now + later, holder="me", memory=memory)
@@ -157,10 +162,10 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
 ) -> None:
     monkeypatch.setattr(agent, "_LIMIT", 1)
     monkeypatch.setattr(agent, "_ROUNDS", 2)
-    config = queued_jobs.grid(queued_jobs.GRID + "Operations: {Defaults: {Retention: {Logs: 1}}}\n")
+    config = _retain(Logs=1)
     with database.writing(engine) as conn:
-        for _ in range(5):
-            _old(conn, JobStatus.DONE, now)
+        for number in range(5):
+            _old(conn, JobStatus.DONE, now, age=2 * DAY - 2 * number * HOUR)
     found, memory = [], agent.RetentionState()
     for minutes in (0, 10, 20, 30):
         later = now + timedelta(minutes=minutes)
@@ -168,6 +173,88 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
         assert result is not None
         found.append((result.removed.get("logs", 0), result.is_behind))
     assert found == [(2, True), (2, True), (1, False), (0, False)]
+
+
+class Reads:
+    """The ended jobs that the agent reads, transaction by transaction, by the ids of the last cycle."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, limit: int, rounds: int) -> None:
+        self.pages: list[list[int]] = []
+        monkeypatch.setattr(agent, "_LIMIT", limit)
+        monkeypatch.setattr(agent, "_ROUNDS", rounds)
+        read_on = EndedSearch.read_on
+
+        def note(search: EndedSearch, conn: Connection, **bounds: Any) -> list[int]:
+            page = read_on(search, conn, **bounds)
+            if search.statuses == FINAL:
+                self.pages.append(page)
+            return page
+
+        monkeypatch.setattr(EndedSearch, "read_on", note)
+
+    def take(self) -> list[int]:
+        """Those since the last call."""
+        taken = [job_id for page in self.pages for job_id in page]
+        self.pages.clear()
+        return taken
+
+
+def _retain(**days: int) -> Configuration:
+    kept = ", ".join(f"{name}: {value}" for name, value in days.items())
+    return queued_jobs.grid(queued_jobs.GRID + f"Operations: {{Defaults: {{Retention: {{{kept}}}}}}}\n")
+
+
+def test_a_search_reads_each_job_once_however_many_have_nothing_to_delete(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a backlog whose logs have gone each cycle reads as much as the one before."""
+    reads = Reads(monkeypatch, limit=3, rounds=4)
+    ended = sorted(FINAL - {JobStatus.DELETED})
+    with database.writing(engine) as conn:
+        at_once = [_old(conn, ended[number % len(ended)], now) for number in range(30)]
+        later = [_old(conn, ended[number % len(ended)], now, age=2 * DAY - HOUR) for number in range(10)]
+        both = at_once + later
+        retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=())
+    memory, found, behind = agent.RetentionState(), list[list[int]](), True
+    while behind:
+        result = agent.cycle(engine, _retain(Logs=1, Jobs=1000), now=now, holder="me", memory=memory)
+        assert result is not None
+        behind = result.is_behind
+        found.append(reads.take())
+    assert [job_id for each in found for job_id in each] == both
+    assert [len(each) for each in found] == [12, 12, 12, 4]
+
+
+def test_a_shorter_time_for_which_jobs_are_kept_holds_at_once(engine: Engine, now: datetime) -> None:
+    memory = agent.RetentionState()
+    with database.writing(engine) as conn:
+        for days in (40, 20, 5):
+            _old(conn, JobStatus.DONE, now, age=days * DAY)
+    removed = []
+    for minutes, days in ((0, 30), (10, 30), (20, 10), (30, 10)):
+        later = now + timedelta(minutes=minutes)
+        result = agent.cycle(engine, _retain(Jobs=days), now=later, holder="me", memory=memory)
+        assert result is not None
+        removed.append(result.removed.get("jobs", 0))
+    assert removed == [1, 0, 1, 0]
+
+
+def test_deleted_jobs_go_after_a_day_also_those_that_were_kept_then(engine: Engine, now: datetime) -> None:
+    memory = agent.RetentionState()
+    with database.writing(engine) as conn:
+        _old(conn, JobStatus.DELETED, now)
+        kept = _old(conn, JobStatus.DELETED, now)
+        conn.execute(update(attempts).where(attempts.c.job_id == kept).values(closed_at=None, closed_as=None))
+    removed = []
+    for later in (now, now + DAY):
+        result = agent.cycle(engine, _retain(Jobs=30), now=later, holder="me", memory=memory)
+        assert result is not None
+        removed.append(result.removed.get("deleted jobs", 0))
+        with database.writing(engine) as conn:
+            conn.execute(
+                update(attempts).where(attempts.c.job_id == kept).values(closed_at=now, closed_as="finished")
+            )
+    assert removed == [1, 1]
 
 
 def _blob(conn: Connection, store: DirectoryStore, content: bytes, now: datetime) -> str:

@@ -71,12 +71,12 @@ def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: d
         job_id = _ended(conn, now, waited=5 * MINUTE)
     before = now + timedelta(days=1)
     with database.writing(engine) as conn:
-        assert retention.remove_logs(conn, vo="lhcb", before=before, limit=10, readers=()) == 1
+        assert retention.remove_logs(conn, [job_id], vo="lhcb", before=before, readers=()) == 1
         assert log.read_log(conn, job_id) == []
         assert jobs_wait_times.read_waits(conn, job_id) == {"a pilot": 300, "optimizers": 60}
     assert _cycle(engine, before, wait_times.WaitTimesState()) == 0
     with database.writing(engine) as conn:
-        assert retention.remove_jobs(conn, vo="lhcb", before=before, limit=10, readers=()) == 1
+        assert retention.remove_jobs(conn, [job_id], vo="lhcb", before=before, readers=()) == 1
         assert jobs_wait_times.read_waits(conn, job_id) == {}
 
 

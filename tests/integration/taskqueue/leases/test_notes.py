@@ -143,7 +143,7 @@ def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) ->
     with database.writing(engine) as conn:
         pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
         pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
-        assert retention.remove_logs(conn, vo="lhcb", before=now + HOUR, limit=10, readers=()) == 1
+        assert retention.remove_logs(conn, [job_id], vo="lhcb", before=now + HOUR, readers=()) == 1
         assert descriptions.read_parameters(conn, [job_id]) == {}
 
 

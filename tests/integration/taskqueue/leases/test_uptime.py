@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select, update
+from sqlalchemy import Engine, event, func, select, update
 
 from agents import lost_jobs
 from agents.lost_jobs import LostResult
@@ -13,6 +13,7 @@ from taskqueue.db import clock, database
 from taskqueue.jobs import control, jobs, optimizer_queue
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, uptime
+from taskqueue.leases.expiry import OpenPass
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import service_uptime
@@ -106,6 +107,31 @@ def test_a_pilot_that_reports_after_the_clock_was_set_back_keeps_its_job(
     assert job(engine, running[0]).status == JobStatus.RUNNING
 
 
+def test_open_attempts_are_read_once_and_changed_only_where_they_are_silent_or_ahead(
+    engine: Engine, now: datetime, running: list[int]
+) -> None:
+    stored_rows.service_up(engine, now - FAR, now + FAR)
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    assert not look(engine, now + MINUTE)
+    assert not [each for each in seen if each.startswith("UPDATE attempts")]
+    over = OpenPass()
+    with database.writing(engine) as conn:
+        found = [
+            (
+                expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=2, over=over),
+                over.after,
+            )
+            for _ in range(4)
+        ]
+    assert found == [
+        (running[:2], running[1]),
+        (running[2:4], running[3]),
+        (running[4:], running[4]),
+        ([], running[4]),
+    ]
+
+
 @pytest.mark.usefixtures("_database_has_the_time_of_the_agent")
 def test_jobs_that_were_put_off_while_the_clock_was_ahead_are_due_when_it_is_set_back(
     engine: Engine, now: datetime
@@ -127,7 +153,7 @@ def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now
         [job_id] = queued_jobs.put(conn, now, 1)
         [match] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now, count=1)
         pilot_reports.start(conn, match.lease, lease_time=LEASE, now=now)
-        expiry.correct_future_times(conn, now=now - FAR)
+        expiry.mark_stalled(conn, silent_since={}, now=now - FAR)
         attempt = attempts.get_latest(conn, job_id)
     engine.dispose()
     assert attempt is not None
