@@ -1,7 +1,7 @@
 """Caches: values derived once from a version of the configuration, and bounded results of any generation."""
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, cast
@@ -125,6 +125,15 @@ class CountCache(Generic[Value]):
     #: Cached results.
     MOST: Final = 100
 
+    @classmethod
+    def find_life(cls, rows: int) -> timedelta:
+        """How long a result lives that was counted from so many rows; 0: it is not cached."""
+        return (
+            min(timedelta(seconds=rows / cls.ROWS_A_SECOND), cls.LONGEST)
+            if rows >= cls.WORTH
+            else timedelta()
+        )
+
     def __init__(self, rows: Callable[[Value], int]) -> None:
         self._rows = rows  #: number of rows that a result was counted from
         self._entries: dict[Hashable, tuple[Value, datetime, datetime]] = {}  #: valid from, and until
@@ -135,11 +144,35 @@ class CountCache(Generic[Value]):
         if known is not None and since <= now < until:
             return known
         result = compute()
-        if (rows := self._rows(result)) >= self.WORTH:
-            life = min(timedelta(seconds=rows / self.ROWS_A_SECOND), self.LONGEST)
+        if life := self.find_life(self._rows(result)):
             alive = [(each, kept) for each, kept in list(self._entries.items()) if now < kept[2]]
             self._entries = {**dict(alive[1 - self.MOST :]), key: (result, now, now + life)}
         return result
+
+
+class RowCounts:
+    """Numbers of rows by key: those that took long to count are not counted again for a while."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[int, datetime, datetime]] = {}  #: valid from, and until
+
+    def get(
+        self, keys: Collection[int], count: Callable[[Collection[int]], Mapping[int, int]], *, now: datetime
+    ) -> Mapping[int, int]:
+        """Numbers for these keys; those that are not known `count` counts together."""
+        entries = self._entries
+        known = {key: entries[key][0] for key in keys if key in entries and _is_valid(entries[key], now)}
+        missing = [key for key in keys if key not in known]
+        counted = count(missing) if missing else {}
+        if life := CountCache.find_life(sum(counted.values())):
+            alive = {key: each for key, each in list(entries.items()) if _is_valid(each, now)}
+            self._entries = alive | {key: (rows, now, now + life) for key, rows in counted.items()}
+        return {**known, **counted}
+
+
+def _is_valid(entry: tuple[object, datetime, datetime], now: datetime) -> bool:
+    _, since, until = entry
+    return since <= now < until
 
 
 def evict(results: dict[Any, Any], size: int, *, room: int = 1) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents.effective_shares import UsageCache
-from cs_config.cache import Cache, CountCache
+from cs_config.cache import Cache, CountCache, RowCounts
 from cs_config.versions.store import LiveConfiguration
 from matcher.answer_recorder import AnswerRecorder
 from matcher.claim.async_claimer import AsyncClaimer
@@ -107,6 +107,7 @@ class Services:
     answers: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.ANSWERS))
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))
     summaries: CountCache[JobSummary] = field(default_factory=lambda: CountCache(_count_jobs))
+    demand_counts: RowCounts = field(default_factory=RowCounts)  #: waiting jobs by task queue, for directors
     #: What shares are computed from.
     usage: UsageCache = field(default_factory=UsageCache)
     families: FamilyCache = field(default_factory=FamilyCache)

@@ -335,7 +335,9 @@ def get_demand(parts: PartsOf, caller: CallerOf, body: DemandQuestion) -> Demand
     ]
     for site in {each.site for each in resources}:
         pilot_binding.check_site(caller, site)
-    found = demand.count_demand(parts.matcher, resources, _caller(parts, caller, resources[0]))
+    found = demand.count_demand(
+        parts.matcher, resources, _caller(parts, caller, resources[0]), parts.demand_counts
+    )
     numbers: dict[Flags, int] = {(): 0}
     flags = [[numbers.setdefault(each, len(numbers)) for each in of_queue] for of_queue in found.flags]
     return DemandAnswer(

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from sqlalchemy import Connection, Engine
 
+from cs_config.cache import RowCounts
 from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
@@ -74,7 +75,8 @@ class World:
         """Whether a director would send a pilot there."""
         said = {**queued_jobs.at(where), **OFFER}  # type: ignore[arg-type]
         asked = queued_jobs.request(**said)
-        return bool(demand.count_demand(self.matcher, [asked.presented], asked.caller).served[0])
+        found = demand.count_demand(self.matcher, [asked.presented], asked.caller, RowCounts())
+        return bool(found.served[0])
 
     def explain(self, asked: RequirementClass) -> list[str]:
         job = JobView(

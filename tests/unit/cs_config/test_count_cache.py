@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from cs_config.cache import CountCache
+from cs_config.cache import CountCache, RowCounts
 
 WORTH, ROWS_A_SECOND, LONGEST = CountCache.WORTH, CountCache.ROWS_A_SECOND, CountCache.LONGEST
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -56,3 +56,24 @@ def test_questions_are_told_apart(asked):
         asked(100 * LONGEST.seconds * ROWS_A_SECOND, after=timedelta()),
     ]
     assert asked(WORTH, after=SECOND) == 1
+
+
+def test_keys_whose_rows_took_long_are_counted_again_only_after_their_time():
+    rows, asked = {1: WORTH, 2: 1, 3: 0}, list[list[int]]()
+    counts = RowCounts()
+
+    def read(*keys: int, after: timedelta) -> dict[int, int]:
+        def count_rows(missing):
+            asked.append(sorted(missing))
+            return {key: rows[key] for key in missing if rows[key]}
+
+        return dict(counts.get(keys, count_rows, now=NOW + after))
+
+    life = WORTH // ROWS_A_SECOND * SECOND
+    assert read(1, 2, 3, after=timedelta()) == {1: WORTH, 2: 1}
+    assert read(1, 2, after=life - SECOND) == {1: WORTH, 2: 1}
+    rows[2], rows[4] = 5, 7
+    assert read(1, 2, 4, after=life - SECOND) == {1: WORTH, 2: 1, 4: 7}, "a new key is counted, alone"
+    assert read(2, 4, after=life + SECOND) == {2: 5, 4: 7}
+    assert read(2, after=life + SECOND) == {2: 5}, "few rows are counted each time"
+    assert asked == [[1, 2, 3], [4], [2, 4], [2]]
