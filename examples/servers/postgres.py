@@ -25,6 +25,13 @@ TEMPLATE = "template_of_tests"
 _numbers = itertools.count()
 
 
+def list_settings() -> frozenset[str]:
+    """Names of the settings of PostgreSQL."""
+    command = [str(_PACKAGE / "pginstall18" / "bin" / "postgres"), "--describe-config"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return frozenset(line.split("\t")[0] for line in listed.splitlines())
+
+
 class Postgres:
     """One server on a unix socket in `directory`, as a child of ours: it can be killed and started again."""
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from agents import leader
 from benchmarks.__main__ import BENCHMARKS
+from cs_config.options.options import VoOptions
 from docs.reference import generate
+from examples.servers.postgres import list_settings
 from pilotage import extensions
 from pilotage.service.pages import navigation, page
 from taskqueue.schema.tables import metadata
@@ -82,3 +84,22 @@ def test_tables_with_settings_are_listed_with_those_that_have_the_same() -> None
     cells = [row[0] for row in rows((OPERATOR / "postgresql.md").read_text(), "| tables | | why |")]
     listed = [sorted(re.findall(r"`(\w+)`", each)) for each in cells if "," in each]
     assert sorted(listed) == sorted(map(sorted, alike.values()))
+
+
+def test_settings_that_the_page_of_sizes_states_are_there_and_may_have_these_values() -> None:
+    text = (OPERATOR / "sizing.md").read_text()
+    stated = re.findall(r"`([A-Z]\w+): (\d+)`", text)
+    leases = {name: float(value) for name, value in stated}
+    assert leases.keys() == {"StalledTime", "LongestHeartbeatTime"}
+    options = VoOptions.model_validate({"Leases": leases}).leases
+    assert (options.stalled_time, options.longest_heartbeat_time) == tuple(
+        leases[name] for name in ("StalledTime", "LongestHeartbeatTime")
+    )
+    limits = {"WaitingJobsPerVO": 200_000_000, "PilotsPerVO": 2_000_000}
+    assert all(f"`{name}`" in text for name in limits)
+    VoOptions.model_validate({"Limits": limits, "Retention": {"Jobs": 14}})
+    of_postgresql = re.findall(r"`([a-z_]+): \w+`", text)
+    assert len(of_postgresql) > 4
+    assert set(of_postgresql) <= list_settings()
+    commands = generate.write_commands()
+    assert all(f"`{option}" in commands for option in re.findall(r"`(--[a-z]+)[ `]", text))
