@@ -12,7 +12,7 @@ from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
 from matcher import class_flags
 from matcher.claim import snapshot
-from matcher.explain import queue_set, unmet_conditions, work_budget
+from matcher.explain import queue_set, stuck_classes, unmet_conditions, work_budget
 from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.request import node_checks
@@ -254,7 +254,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             what="bytes of conditions at queues, and of explanations of them",
             most=f"{queue_columns.MOST_BYTES >> 20} MB each of those of pools and of explanations, "
             f"{unmet_conditions.MOST_BYTES >> 20} MB of unmet ones, {queue_set.MOST_BYTES >> 20} MB of sets "
-            "of queues. What was stored first goes",
+            f"of queues; for all VOs {stuck_classes.MOST_KNOWN:,} classes with whether a queue is eligible. "
+            "What was stored first goes",
             counted_by="cs_config.cache.Cache",
             test="tests/unit/matcher/explain/test_queue_set.py::"
             "test_conditions_of_many_long_lists_are_kept_up_to_their_bytes",

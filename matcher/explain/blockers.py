@@ -268,9 +268,7 @@ def _optimizers(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _queues(_: Connection, situation: JobSituation) -> Iterator[str]:
     if not situation.survey.candidates:
-        admitted, enabled = situation.survey.admitted, situation.survey.enabled
-        are_off = admitted and not admitted & enabled
-        yield f"its VO may use no queue {'that is switched on' if are_off else 'at all'}"
+        yield waiting_reason.describe_unusable(situation.survey)
     elif not situation.eligible:
         yield "no eligible queue: it becomes matchable when the configuration has one"
         if situation.job is not None and situation.job.minor_status == WAITS_FOR_PILOT:

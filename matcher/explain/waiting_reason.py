@@ -87,12 +87,25 @@ def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datet
 
 
 def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:
-    found = explain(survey, demand.asked.vo, demand)
-    if found.eligible_queues:
-        queues = format_count(found.eligible_queues, "eligible queue")
+    if number := survey.eligible(demand).bit_count():
+        queues = format_count(number, "eligible queue")
         return WaitingReason(word=NO_PILOT, text=f"no pilot of {queues} came that fits it")
+    return WaitingReason(word=NO_QUEUE, text=describe_stuck(survey, demand))
+
+
+def describe_stuck(survey: QueueSet, demand: JobDemand) -> str:
+    """Why no queue is eligible for a demand: the requirement that most queues fail."""
+    if not survey.candidates:
+        return f"no queue is eligible: {describe_unusable(survey)}"
+    found = explain(survey, demand.asked.vo, demand)
     worst = next(iter(found.exclusions), None)
     why = ""
     if worst is not None:
         why = f": {worst.excluded} of {found.candidate_queues} fail {worst.requirement}, {worst.wanted}"
-    return WaitingReason(word=NO_QUEUE, text=f"no queue is eligible{why}")
+    return f"no queue is eligible{why}"
+
+
+def describe_unusable(survey: QueueSet) -> str:
+    """Why a VO may use no queue now."""
+    are_off = survey.admitted and not survey.admitted & survey.enabled
+    return f"its VO may use no queue {'that is switched on' if are_off else 'at all'}"

@@ -23,6 +23,15 @@ from taskqueue.jobs.jobs import Job
 
 
 @dataclass(slots=True, kw_only=True)
+class EditedJobs:
+    """Jobs with one new description, and what the first of them becomes."""
+
+    first_job: int  #: id
+    checked: CheckedJobs
+    jobs: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class EditResult:
     """Outcome of an edit."""
 
@@ -30,8 +39,7 @@ class EditResult:
     unchanged: list[int] = field(default_factory=list)  #: jobs that have these values already
     refused: dict[int, PilotageError] = field(default_factory=dict)
     taken: list[int] = field(default_factory=list)  #: jobs that a pilot got, or that were edited, meanwhile
-    #: The first job with each new description, and what it becomes.
-    checked: list[tuple[int, CheckedJobs]] = field(default_factory=list)
+    checked: list[EditedJobs] = field(default_factory=list)  #: for each new description
 
 
 def edit(
@@ -99,12 +107,14 @@ class EditPlan:
         if stored.description_id not in self._places:
             self._places[stored.description_id] = len(self.new)
             self.new.append(_describe(job, stored, changed, checked))
-            self.result.checked.append((job.job_id, checked))
+            self.result.checked.append(EditedJobs(first_job=job.job_id, checked=checked))
+        place = self._places[stored.description_id]
+        self.result.checked[place].jobs += 1
         self.edited.append(
             EditedJob(
                 job_id=job.job_id,
                 description_id=stored.description_id,
-                place=self._places[stored.description_id],
+                place=place,
                 texts={
                     name: str(placeholders.put_job_id(getattr(member.whole, name), job.job_id))
                     for name in WITH_JOB_ID

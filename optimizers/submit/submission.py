@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
@@ -45,7 +45,6 @@ from taskqueue.jobs import placeholders, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.optimizer_queue import DecidedState
 from taskqueue.jobs.submission import DescribedJob, NewJob
-from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.task_queues.class_derivation import CLASSIFIED
 
 log = logging.getLogger(__name__)
@@ -58,22 +57,50 @@ _MATCHED = (*sorted(CLASSIFIED), "requirements")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedClass:
+    """A requirement class with stored jobs of a submission."""
+
+    asked: RequirementClass
+    requirements: Requirements | None
+    first_job: int  #: id
+    jobs: int
+
+    @property
+    def identity(self) -> str:
+        """The same for equal demands."""
+        return identify(self.asked, self.requirements)
+
+
+def identify(asked: RequirementClass, requirements: Requirements | None) -> str:
+    """An identity of what jobs demand; a class that has no pool yet does not show its Requirements."""
+    is_shown = requirements is None or asked.submit_pool is not None
+    pool = "" if is_shown or requirements is None else canonical.pool_id(requirements, asked.vo)
+    return f"{asked.digest}{pool}"
+
+
+def merge_classes(found: Iterable[AcceptedClass]) -> Sequence[AcceptedClass]:
+    """Each demand once, with the number of its jobs."""
+    merged: dict[str, AcceptedClass] = {}
+    for each in found:
+        known = merged.setdefault(each.identity, each)
+        if known is not each:
+            merged[each.identity] = replace(known, jobs=known.jobs + each.jobs)
+    return tuple(merged.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Accepted:
     """Stored jobs of a submission."""
 
     job_ids: list[int]  #: in the order of the sources
     due: list[int] = field(default_factory=list)  #: those for the optimizers: notify them after the commit
     decided: BatchResult = field(default_factory=BatchResult)  #: result of the optimizers for the others
-    stuck: Mapping[str, int] = field(
-        default_factory=dict
-    )  #: pools without a known eligible queue, one job of each
     #: Different requirements of the jobs with their VO, of very many the first.
     asked: Sequence[tuple[str, Requirements]] = ()
     tags: Sequence[tuple[str, str]] = ()  #: their expressions over tags with their VO, of very many the first
     #: Keywords with names of output outside the work directory, of very many the first.
     misplaced: Sequence[tuple[str, str]] = ()
-    #: Different requirement classes of the jobs that wait, with their Requirements; of very many the first.
-    classes: Sequence[tuple[RequirementClass, Requirements | None]] = ()
+    classes: Sequence["AcceptedClass"] = ()  #: of the jobs; of very many the first
     is_repeated: bool = False  #: they were stored before, under the same key
     edges: int = 0  #: pairs of a job and one that it waits for
 
@@ -317,34 +344,35 @@ def _lock_places(conn: Connection, new: _NewJobs) -> list[DecidedState | None]:
     return [states.get(index) for index in range(len(new.jobs))]
 
 
-def _list_classes(new: _NewJobs) -> Sequence[tuple[RequirementClass, Requirements | None]]:
+def _list_classes(new: _NewJobs, job_ids: Sequence[int]) -> Iterator[AcceptedClass]:
     """The classes that the chain has found; of jobs that it has not seen those of their descriptions."""
-    if not any(new.results):
-        return tuple(_derive_classes(new))
-    distinct = {id(each): each.candidate for each in islice(new.results, _MOST_ASKED) if each}
-    found = (
-        (each.requirement_class, each.pool.requirements if each.pool else None)
-        for each in distinct.values()
-        if each is not None and each.requirement_class is not None
+    alike: defaultdict[Hashable, list[int]] = defaultdict(list)  # indexes
+    for index, ((whose, member), result) in enumerate(zip(new.members, new.results, strict=True)):
+        key = id(result) if result else (whose.vo, id(member.description), _list_own(member))
+        alike[key].append(index)
+    for indexes in islice(alike.values(), _MOST_ASKED):
+        asked, requirements = _find_class(new, indexes[0])
+        if asked is not None:
+            yield AcceptedClass(
+                asked=asked, requirements=requirements, first_job=job_ids[indexes[0]], jobs=len(indexes)
+            )
+
+
+def _find_class(new: _NewJobs, index: int) -> tuple[RequirementClass | None, Requirements | None]:
+    """The class of a job, None: it has none, and its Requirements."""
+    if result := new.results[index]:
+        found = result.candidate
+        pool = found.pool if found else None
+        return found.requirement_class if found else None, pool.requirements if pool else None
+    # Without what its input data decide.
+    whose, member = new.members[index]
+    described = member.whole
+    candidate = JobContext(
+        job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=described
     )
-    return tuple(found)
-
-
-def _derive_classes(new: _NewJobs) -> Iterator[tuple[RequirementClass, Requirements | None]]:
-    """The classes of the descriptions of jobs, without what their input data decide."""
-    distinct = {
-        (whose.vo, id(each.description), _list_own(each)): (whose, each) for whose, each in new.members
-    }
-    for whose, member in islice(distinct.values(), _MOST_ASKED):
-        described = member.whole
-        candidate = JobContext(
-            job_id=0, vo=whose.vo, owner=whose.owner, owner_group=whose.owner_group, description=described
-        )
-        asked = described.requirements
-        yield (
-            derive_requirement_class(candidate, new.context),
-            None if asked is None else canonical.pool_form(asked),
-        )
+    asked = described.requirements
+    required = None if asked is None else canonical.pool_form(asked)
+    return derive_requirement_class(candidate, new.context), required
 
 
 def _list_own(member: JobMember) -> Hashable:
@@ -355,12 +383,8 @@ def _list_own(member: JobMember) -> Hashable:
 def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids: Sequence[int]) -> Accepted:
     """Return the same result as if the optimizers had processed the jobs."""
     by_status: defaultdict[JobStatus, list[int]] = defaultdict(list)
-    stuck: dict[str, int] = {}
-    for job_id, state, chain_result in zip(job_ids, states, new.results, strict=True):
+    for job_id, state in zip(job_ids, states, strict=True):
         by_status[state.update.status if state else JobStatus.RECEIVED].append(job_id)
-        pool = chain_result.candidate.pool if chain_result and chain_result.candidate else None
-        if pool and (state is None or state.update.minor_status == NO_ELIGIBLE_QUEUE):
-            stuck.setdefault(pool.pool_id, job_id)
     decided = (each for each, state in zip(new.results, states, strict=True) if each and state)
     asked = (
         (whose.vo, requirements)
@@ -378,11 +402,10 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         job_ids=list(job_ids),
         edges=new.dependents.edges,
         due=by_status[JobStatus.RECEIVED],
-        stuck=stuck,
         asked=tuple(dict.fromkeys(islice(asked, _MOST_ASKED))),
         tags=tuple(dict.fromkeys(islice(tags, _MOST_ASKED))),
         misplaced=tuple(islice(dict.fromkeys(misplaced), _MOST_ASKED)),
-        classes=_list_classes(new),
+        classes=merge_classes(_list_classes(new, job_ids)),
         decided=BatchResult(
             waiting=tuple(by_status[JobStatus.WAITING]),
             held=tuple(by_status[JobStatus.CHECKING]),

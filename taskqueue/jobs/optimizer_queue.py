@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, select
+from sqlalchemy import Connection, and_, bindparam, case, delete, func, select
 
 from requirements.states import PREPARING, JobStatus, read_status
 from taskqueue.db import sql
@@ -28,6 +28,9 @@ _IS_DUE = and_(jobs.c.status.in_(_PREPARING), jobs.c.due_at <= bindparam("now"))
 _STATE = (jobs.c.job_id, jobs.c.status, jobs.c.due_at, jobs.c.reschedules)
 
 DUE = select(jobs.c.job_id).where(_IS_DUE).order_by(jobs.c.due_at).limit(bindparam("most"))
+
+_late = select(jobs.c.due_at).where(_IS_DUE).order_by(jobs.c.due_at).limit(bindparam("most")).subquery()
+LATE = select(func.count().label("jobs"), func.min(_late.c.due_at).label("since"))
 
 READ = (
     select(
@@ -126,6 +129,20 @@ SettledJob = tuple[PreparingJob, DecidedState]
 def list_due(conn: Connection, *, now: datetime, most: int) -> list[int]:
     """Ids of jobs that are due for the optimizers, longest due first."""
     return list(conn.execute(DUE, {"now": now, "most": most}).scalars())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateJobs:
+    """Jobs that should have been processed."""
+
+    jobs: int
+    since: datetime  #: when the first was due
+
+
+def find_late(conn: Connection, *, before: datetime, most: int) -> LateJobs | None:
+    """The jobs that have been due since `before` or longer, of which `most` are counted; None: no job is."""
+    row = conn.execute(LATE, {"now": before, "most": most}).one()
+    return LateJobs(jobs=row.jobs, since=row.since) if row.jobs else None
 
 
 def read_due(conn: Connection, job_ids: Sequence[int], *, now: datetime) -> list[PreparingJob]:

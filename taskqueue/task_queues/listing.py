@@ -1,7 +1,7 @@
 """Lists of task queues and requirement classes with waiting jobs, and the position of a job in its queue."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -281,6 +281,86 @@ def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingC
         )
         for asked, jobs, first in found
     ]
+
+
+OCCUPIED_CLASSES = (
+    select(table.c.class_id, table.c.task_queue_id, requirement_classes.c.digest)
+    .join(requirement_classes, requirement_classes.c.class_id == table.c.class_id)
+    .where(table.c.occupied)
+    .order_by(table.c.class_id)
+)
+DEFINITIONS = select(*(requirement_classes.c.class_id, requirement_classes.c.definition)).where(
+    sql.is_listed(requirement_classes.c.class_id)
+)
+_some_waiting = (
+    select(waiting_jobs.c.job_id)
+    .where(sql.is_listed(waiting_jobs.c.task_queue_id))
+    .limit(bindparam("most"))
+    .subquery()
+)
+SOME_WAITING = select(func.count().label("jobs"), func.min(_some_waiting.c.job_id).label("first"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OccupiedClass:
+    """A requirement class that has waiting jobs, or had some a moment ago, with its task queues."""
+
+    class_id: int
+    digest: str
+    task_queue_ids: Sequence[int]
+
+
+def list_occupied_classes(conn: Connection, vos: Collection[str] | None) -> list[OccupiedClass]:
+    """The classes of these VOs (None: all) with waiting jobs; no job is read."""
+    named = ownership.match_values({table.c.vo: vos})
+    rows = conn.execute(OCCUPIED_CLASSES.where(*named))
+    return [
+        OccupiedClass(class_id=class_id, digest=digest, task_queue_ids=[row.task_queue_id for row in alike])
+        for (class_id, digest), alike in groupby(rows, key=attrgetter("class_id", "digest"))
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredClass:
+    """A requirement class with its pool's Requirements as first written, JSON; None: it has no pool."""
+
+    asked: RequirementClass
+    requirements: str | None
+
+
+def read_classes(conn: Connection, class_ids: Collection[int]) -> Mapping[int, StoredClass]:
+    """Classes by id; without those of later releases, and those whose pool was removed."""
+    rows = sql.read_batches(conn, DEFINITIONS, class_ids)
+    found = {row.class_id: asked for row in rows if (asked := _parse_class(row.definition)) is not None}
+    originals = mapping.read_originals(
+        conn, {each.submit_pool for each in found.values() if each.submit_pool}
+    )
+    return {
+        class_id: StoredClass(asked=asked, requirements=originals.get(asked.submit_pool or ""))
+        for class_id, asked in found.items()
+        if asked.submit_pool is None or asked.submit_pool in originals
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeJobs:
+    """A number of jobs, and one of them."""
+
+    jobs: int
+    first_job: int
+
+
+def count_some(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> SomeJobs | None:
+    """Waiting jobs of these task queues, of which `most` are counted; None: there are none."""
+    jobs, first = 0, []
+    for ids in sql.split_batches(task_queue_ids):
+        row = conn.execute(SOME_WAITING, {"ids": ids, "most": most - jobs}).one()
+        if row.jobs:
+            jobs += row.jobs
+            first.append(row.first)
+        if jobs >= most:
+            break
+    return SomeJobs(jobs=jobs, first_job=min(first)) if first else None
 
 
 @keep(

@@ -296,11 +296,16 @@ def change_jobs(page: PageOf, change: Annotated[ConfirmedChange, Form()]) -> HTM
     )
 
 
-class EditForm(FilledFilter):
+class WarnedForm(FilledFilter):
+    """An action with other values, of which warnings are shown before."""
+
+    sure: bool = Field(default=False, description="Also if no queue is eligible for the jobs then.")
+
+
+class EditForm(WarnedForm):
     """Values for the descriptions of jobs, as a form sends them."""
 
     set: Json[SetValues]
-    sure: bool = Field(default=False, description="Also if no queue is eligible for the jobs then.")
     csrf: str = ""  #: checked by `PageRoute`
 
 
@@ -316,7 +321,8 @@ def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
             page.parts, page.caller, form.filter, control.EDIT, values=form.set, dry_run=True
         )
         if foreseen.warnings:
-            return page.render("jobs/edit.html", form=form, foreseen=foreseen)
+            again = {"set": json.dumps(form.set)}
+            return page.render("jobs/warned.html", form=form, what="Edit", fields=again, foreseen=foreseen)
     changed = jobs.change_many(page.parts, page.caller, form.filter, control.EDIT, values=form.set)
     if len(changed.job_ids) == 1 and not (changed.refused or changed.warnings):
         return RedirectResponse(f"/jobs/{changed.job_ids[0]}", 303)
@@ -332,7 +338,7 @@ class CopiesForm(FilledFilter):
     """The jobs to copy."""
 
 
-class ConfirmedCopies(CopiesForm):
+class ConfirmedCopies(WarnedForm):
     """The submitted confirmation, with what differs."""
 
     set: str = Field(default="", max_length=_LONGEST_VALUES, description="`NAME=VALUE`, one a line.")
@@ -361,7 +367,10 @@ def confirm_copies(page: PageOf, form: Annotated[CopiesForm, Query()]) -> HTMLRe
 @router.post("/jobs/resubmit")
 @allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
 def submit_copies(page: PageOf, form: Annotated[ConfirmedCopies, Form()]) -> HTMLResponse:
-    """Submit the copies, only once even if the form is sent again, and show the result."""
+    """Submit the copies, only once even if the form is sent again, and show the result.
+
+    Where no queue is eligible for them with the other values, it is said and asked before.
+    """
     which = _require_some(form, visibility.visible_jobs(page.caller, form.filter, now=page.parts.clock()))
     try:
         values = parse_assignments(line for line in form.set.splitlines() if line.strip())
@@ -375,10 +384,19 @@ def submit_copies(page: PageOf, form: Annotated[ConfirmedCopies, Form()]) -> HTM
         raise InvalidRequest([Problem(path="jobs", message=message)])
     if not seen.jobs:
         raise InvalidRequest([Problem(path="jobs", message="there are none")])
+    ids = [job.job_id for job in seen.jobs]
+    if values and not form.sure:
+        foreseen = jobs.foresee_copies(page.parts, page.caller, ids, values)
+        if foreseen.warnings:
+            again = {"set": form.set, "key": form.key}
+            return page.render(
+                "jobs/warned.html", form=form, what="Resubmit", fields=again, foreseen=foreseen
+            )
     key = f"page:{form.key}" if form.key else None
-    copies = jobs.resubmit(page.parts, page.caller, [job.job_id for job in seen.jobs], key=key, values=values)
+    copies = jobs.resubmit(page.parts, page.caller, ids, key=key, values=values)
     changed = ChangedJobs(
         job_ids=copies.accepted.job_ids,
+        warnings=explanations.warn_of_jobs(page.parts, copies.accepted),
         refused=[RefusedJob(job_id=job_id, reason=str(why)) for job_id, why in copies.refused.items()],
     )
     return page.render("jobs/changed.html", change=form, past="submitted again", changed=changed, most=_SHOWN)

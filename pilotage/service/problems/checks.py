@@ -121,6 +121,13 @@ CHECKS: Final = (
         alert="PilotageOptimizersBehind",
     ),
     InstallationCheck(
+        question="Do the optimizers take the jobs that are due?",
+        subjects=("optimizers",),
+        find=core.check_due_jobs,
+        roles=_OPERATOR,
+        alert=ANY_PROBLEM,
+    ),
+    InstallationCheck(
         question="Do directors and gateways report, without problems?",
         subjects=("directors and gateways",),
         find=sites.check_processes,
@@ -135,7 +142,7 @@ CHECKS: Final = (
         alert="PilotageNodesExcluded",
     ),
     InstallationCheck(
-        question="Has each pool with waiting jobs an eligible queue?",
+        question="Is a queue eligible for each waiting job?",
         subjects=("eligible queues",),
         find=core.check_eligible_queues,
         roles=_ALL,

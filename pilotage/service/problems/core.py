@@ -1,23 +1,25 @@
 """Checks of what every installation has: its processes, configuration, agents, optimizers and counters."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection
 
 from agents import leader, scope_counters
 from cs_config.editing import reverts
+from matcher.explain import stuck_classes
 from matcher.limits import compiled_rules
 from pilotage import extensions
 from pilotage.service.auth.callers import Role
 from pilotage.service.problems import certificates, finding
 from pilotage.service.problems.finding import CheckScope, Finding, Health
 from requirements import canonical
-from requirements.errors import format_count
+from requirements.errors import format_count, format_time
 from requirements.record import Record
 from requirements.values import MAX_TEXT, find_excess
 from taskqueue.db import agent_leases, log_partitions
-from taskqueue.jobs import unmatchable
+from taskqueue.jobs import optimizer_queue, unmatchable
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.pools import pools
 from taskqueue.sites import rule_counters
@@ -193,20 +195,50 @@ def check_requirements(conn: Connection, _: CheckScope) -> Iterator[Finding]:
 
 
 def check_eligible_queues(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
-    """Look for pools with waiting jobs for which no queue is eligible."""
-    stuck = unmatchable.list_stuck_pools(conn, scope.caller.visible_vos)
-    jobs = unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK)
-    if not jobs:
-        return
-    number = f"{MOST_STUCK:,} or more jobs" if jobs == MOST_STUCK else format_count(jobs, "job")
-    where = f"{format_count(len(stuck), 'SubmitPool')} without an eligible queue"
-    yield Finding(
-        "eligible queues",
-        Health.WARNING,
-        f"{number} {'waits' if jobs == 1 else 'wait'} in {where}",
-        "`pilotage job explain ID` shows what would help",
-        # A user's list has the own jobs only, this number those of the VO.
-        "/jobs?status=Waiting&minor_status=No+eligible+queue"
-        if scope.caller.is_operator or scope.caller.within({Role.VO_ADMIN})
-        else "",
-    )
+    """Look for waiting jobs for which no queue is eligible: by their Requirements alone, or with all else."""
+    subject, vos = "eligible queues", scope.caller.visible_vos
+    # A user's list has the own jobs only, these numbers those of the VO.
+    may_list = scope.caller.is_operator or scope.caller.within({Role.VO_ADMIN}) is not None
+    stuck = unmatchable.list_stuck_pools(conn, vos)
+    if jobs := unmatchable.count_waiting_jobs(conn, stuck, most=MOST_STUCK):
+        where = f"{format_count(len(stuck), 'SubmitPool')} without an eligible queue"
+        yield Finding(
+            subject,
+            Health.WARNING,
+            f"{_count_waiting(jobs)} in {where}",
+            "`pilotage job explain ID` shows what would help",
+            "/jobs?status=Waiting&minor_status=No+eligible+queue" if may_list else "",
+        )
+    found = stuck_classes.find_stuck(conn, scope.config, vos, without_pools=frozenset(stuck), most=MOST_STUCK)
+    if found is not None:
+        classes = format_count(found.classes, "requirement class", "requirement classes")
+        yield Finding(
+            subject,
+            Health.WARNING,
+            f"{_count_waiting(found.jobs)} in {classes}, such as job {found.first_job}: {found.why}",
+            f"`pilotage job explain {found.first_job}` shows what would help",
+            f"/jobs/{found.first_job}/why" if may_list else "",
+        )
+
+
+def _count_waiting(jobs: int) -> str:
+    if jobs == MOST_STUCK:
+        return f"{MOST_STUCK:,} or more jobs wait"
+    return format_count(jobs, "job waits", "jobs wait")
+
+
+#: Time after which jobs that are due for the optimizers are late: the sweep looks every few seconds.
+_LATE: Final = timedelta(minutes=2)
+
+
+def check_due_jobs(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Look for jobs that the optimizers should have prepared, as where none runs and Redis is away."""
+    if late := optimizer_queue.find_late(conn, before=scope.now - _LATE, most=MOST_STUCK):
+        number = f"{MOST_STUCK:,} or more jobs" if late.jobs == MOST_STUCK else format_count(late.jobs, "job")
+        verb = "is" if late.jobs == 1 else "are"
+        yield Finding(
+            "optimizers",
+            Health.WARNING,
+            f"{number} {verb} not prepared, due since {format_time(late.since)}: no optimizer takes them",
+            "run `pilotage worker`, or `pilotage agent all`, whose sweep takes them without Redis",
+        )

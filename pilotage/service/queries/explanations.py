@@ -1,15 +1,16 @@
 """Explanations of jobs (submitted or not) and of queues."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
-from itertools import islice, starmap
+from itertools import starmap
 from random import Random
+from typing import Final
 
 from sqlalchemy import Connection
 
-from cs_config.cache import Cache
+from cs_config.cache import Cache, derived
 from cs_config.options.operations import options_for
 from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
@@ -25,6 +26,7 @@ from matcher.explain import (
     queue_report,
     queue_set,
     unseen_hardware,
+    waiting_reason,
     work_budget,
 )
 from matcher.explain.blockers import HoldingText, JobSituation, list_blockers
@@ -32,6 +34,7 @@ from matcher.explain.eligible_queues import RankedQueue
 from matcher.explain.explanation import SuggestedChange, explain
 from matcher.explain.job_conditions import JobAds, JobDemand
 from matcher.explain.queue_report import ExcludedWork, QueueSuggestion
+from matcher.explain.queue_set import QueueSet
 from matcher.explain.work_budget import WorkBudget
 from matcher.forecast import end_forecast, start_forecast
 from matcher.forecast.start_forecast import StartForecast
@@ -41,7 +44,8 @@ from optimizers.description import description
 from optimizers.description.document import is_like_document
 from optimizers.submit import checking
 from optimizers.submit.checking import CheckedJobs, DryRun
-from optimizers.submit.submission import Accepted
+from optimizers.submit.editing import EditedJobs
+from optimizers.submit.submission import Accepted, AcceptedClass, identify
 from optimizers.submit.submitter import Ownership
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -301,12 +305,18 @@ def _demand(foreseen: DryRun) -> JobDemand:
     return JobDemand.from_stated(foreseen.requirement_class, foreseen.description.requirements)
 
 
-#: Pools of one submission that are looked at.
+#: Warnings of one kind in an answer.
 _MOST_WARNINGS = 3
+#: Classes of one submission that are looked at for queues.
+_MOST_CLASSES = 20
 #: Different new descriptions of changed jobs that are looked at.
-_MOST_FORESEEN = 20
-#: By pool: whether no queue is eligible, and the smallest change that would help.
-_STUCK: Cache[str, tuple[bool, str]] = Cache(1000)
+MOST_FORESEEN: Final = 100
+
+
+@derived
+def _stuck_demands(_: Configuration) -> Cache[str, str]:
+    """By demand: why no queue is eligible, with the smallest change that would help; empty: some queue is."""
+    return Cache(1000, measure=lambda key, text: 500 + len(key) + len(text), most=1 << 20)
 
 
 #: Seconds for which the versions of waiting pools stay known.
@@ -322,8 +332,8 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
         *_warn_of_records_like_documents(accepted.asked),
         *_warn_of_unknown_tags(parts, accepted.tags),
         *take_warnings(starmap(_warn_of_misplaced_file, accepted.misplaced)),
-        *_warn_of_stuck_jobs(parts, accepted.stuck),
-        *_warn_of_closed_sites(parts, [asked for asked, _ in accepted.classes if asked.sites]),
+        *_warn_of_stuck_jobs(parts, accepted.classes[:_MOST_CLASSES]),
+        *_warn_of_closed_sites(parts, [each.asked for each in accepted.classes if each.asked.sites]),
         *_warn_of_unseen_hardware(parts, accepted.classes),
     ]
 
@@ -422,15 +432,13 @@ def _warn_of_closed_sites(parts: Services, classes: Sequence[RequirementClass]) 
     return parts.advisor.find("warn of closed sites of submitted jobs", warn) if classes else []
 
 
-def _warn_of_unseen_hardware(
-    parts: Services, classes: Sequence[tuple[RequirementClass, Requirements | None]]
-) -> list[str]:
+def _warn_of_unseen_hardware(parts: Services, classes: Sequence[AcceptedClass]) -> list[str]:
     """Warnings of hardware that no pilot of an eligible site had lately, where the VO wants them."""
     config = parts.live.current
     demands = [
-        JobDemand(asked=asked, requirements=requirements)
-        for asked, requirements in classes
-        if options_for(config, asked.vo).job_scheduling.unseen_hardware_days
+        JobDemand(asked=each.asked, requirements=each.requirements)
+        for each in classes
+        if options_for(config, each.asked.vo).job_scheduling.unseen_hardware_days
     ]
 
     def warn() -> list[str]:
@@ -440,65 +448,104 @@ def _warn_of_unseen_hardware(
     return parts.advisor.find("warn of hardware that no pilot had", warn) if demands else []
 
 
-def _warn_of_stuck_jobs(parts: Services, stuck: Mapping[str, int]) -> list[str]:
-    """Warnings of stored jobs that no queue is eligible for; `stuck` has one job of each pool in doubt."""
-    if not stuck:
-        return []
+def _warn_of_stuck_jobs(parts: Services, classes: Sequence[AcceptedClass]) -> list[str]:
+    """Warnings of stored jobs that no queue is eligible for.
+
+    What is known of a demand is told at once; most submissions demand what others did.
+    """
     config = parts.live.current
 
-    def warn() -> list[str]:
-        warnings: list[str] = []
-        for pool_id, job_id in islice(stuck.items(), _MOST_WARNINGS):
-            is_stuck, advice = _STUCK.get(pool_id, partial(_advise, parts, config, job_id), config.version)
-            if is_stuck:
-                warnings.append(f"job {job_id}: no queue is eligible{advice}")
-        return warnings
+    def describe(found: AcceptedClass) -> str:
+        def read(conn: Connection) -> JobQuestion:
+            return ask_about_job(conn, config, stored_jobs.get_job(conn, found.first_job), now=parts.clock())
 
+        demand = JobDemand(asked=found.asked, requirements=found.requirements)
+        return _find_stuck(parts, config, demand, read)
+
+    def warn() -> list[str]:
+        return take_warnings(
+            f"{_name_jobs(each.first_job, each.jobs)}: {why}" for each in classes if (why := describe(each))
+        )
+
+    if not config.has_admission and all(_is_known(config, each) for each in classes):
+        return warn()
     return parts.advisor.find("warn of submitted jobs without an eligible queue", warn)
 
 
-def warn_of_changed_jobs(parts: Services, changed: Iterable[tuple[int, CheckedJobs]]) -> list[str]:
+def _is_known(config: Configuration, found: AcceptedClass) -> bool:
+    return _stuck_demands(config).find(found.identity) is not None
+
+
+def _name_jobs(first: int, number: int, *, is_least: bool = False) -> str:
+    if number == 1:
+        return f"job {first}"
+    others = f"{number - 1:,} or more others" if is_least else format_count(number - 1, "other")
+    return f"job {first} and {others}"
+
+
+def warn_of_changed_jobs(parts: Services, changed: Sequence[EditedJobs]) -> list[str]:
     """Warnings of jobs that no queue is eligible for with other values, or that the optimizers would hold."""
     config, now = parts.live.current, parts.clock()
 
-    def describe(job_id: int, checked: CheckedJobs) -> Iterator[str]:
+    def describe(checked: CheckedJobs) -> Iterator[str]:
         submitted = checked.submitted
         foreseen = checking.dry_run_description(config, submitted.whose, submitted.members[0].whole, now=now)
         question = ask_about_dry_run(config, foreseen)
         if question.trouble:
-            yield f"job {job_id}: with these values {question.trouble}"
-        is_stuck, advice = _advise_on(parts, config, lambda _: question)
-        if is_stuck:
-            yield f"job {job_id}: with these values no queue is eligible{advice}"
+            yield question.trouble
+        if why := _find_stuck(parts, config, question.demand, lambda _: question):
+            yield why
 
     def warn() -> list[str]:
-        some = islice(changed, _MOST_FORESEEN)
-        return take_warnings(text for job_id, checked in some for text in describe(job_id, checked))
+        jobs: defaultdict[str, int] = defaultdict(int)
+        first: dict[str, int] = {}
+        for each in changed:
+            for text in describe(each.checked):
+                first.setdefault(text, each.first_job)
+                jobs[text] += each.jobs
+        is_cut = len(changed) >= MOST_FORESEEN
+        return take_warnings(
+            f"{_name_jobs(first[text], number, is_least=is_cut)}: with these values {text}"
+            for text, number in jobs.items()
+        )
 
-    return parts.advisor.find("warn of changed jobs without an eligible queue", warn)
+    return parts.advisor.find("warn of changed jobs without an eligible queue", warn) if changed else []
 
 
-def _advise(parts: Services, config: Configuration, job_id: int) -> tuple[bool, str]:
-    def read(conn: Connection) -> JobQuestion:
-        return ask_about_job(conn, config, stored_jobs.get_job(conn, job_id), now=parts.clock())
+def _find_stuck(
+    parts: Services,
+    config: Configuration,
+    demand: JobDemand,
+    read: Callable[[Connection], JobQuestion],
+) -> str:
+    """Why no queue is eligible, and what would help; empty: some queue is.
 
-    return _advise_on(parts, config, read)
+    Kept by demand, unless queues have conditions on jobs themselves. `read` reads a job that demands it.
+    """
+
+    def find() -> str:
+        whole = queue_set.all_queues(config, demand.asked.vo)
+        if not config.has_admission and whole.eligible(demand):
+            return ""
+        with database.reading(parts.engine) as conn:
+            return _describe_stuck(conn, config, whole, read(conn), parts.clock())
+
+    if config.has_admission:
+        return find()
+    return _stuck_demands(config).get(identify(demand.asked, demand.requirements), find)
 
 
-def _advise_on(
-    parts: Services, config: Configuration, read: Callable[[Connection], JobQuestion]
-) -> tuple[bool, str]:
-    """Whether no queue is eligible for a job, and what would help."""
-    with database.reading(parts.engine) as conn:
-        question = read(conn)
-        demand, vo = question.demand, question.demand.asked.vo
-        whole = queue_set.all_queues(config, vo)
-        if whole.eligible(demand):
-            return False, ""
-        closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, parts.clock())
+def _describe_stuck(
+    conn: Connection, config: Configuration, whole: QueueSet, question: JobQuestion, now: datetime
+) -> str:
+    demand, vo = question.demand, question.demand.asked.vo
+    if whole.eligible(demand):
+        return ""
+    closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
+    why = waiting_reason.describe_stuck(whole, demand)
     for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
-        return True, f"; what would help: {first.text} ({format_count(first.gains, 'queue')})"
-    return True, ""
+        return f"{why}; what would help: {first.text} ({format_count(first.gains, 'queue')})"
+    return why
 
 
 def classes(parts: Services, conn: Connection, vos: Collection[str] | None) -> Sequence[WaitingClass]:

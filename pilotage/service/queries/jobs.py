@@ -19,7 +19,8 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.description import changes, jdl, parametric
 from optimizers.submit import editing, submission
-from optimizers.submit.checking import CheckedJobs, CheckJob, Source, check_sources
+from optimizers.submit.checking import CheckJob, Source, check_sources
+from optimizers.submit.editing import EditedJobs
 from optimizers.submit.submission import Accepted
 from optimizers.submit.submitter import Submitter, resolve_ownership
 from pilotage.service.auth import access, audit, visibility
@@ -68,8 +69,6 @@ _SOURCE = "JobManager"
 #: Jobs changed in one transaction, and pages of such jobs that one request looks through.
 _BATCH = 1000
 _BATCHES = 10
-#: Jobs with different new descriptions that an edit of many keeps for warnings.
-_FORESEEN = 100
 #: Jobs found by a filter for which an answer has the reason why they are not edited.
 _TOLD = 20
 #: The place of a job in a submission, as problems name it.
@@ -110,7 +109,7 @@ def change_many(
     changed: list[int] = []
     refused: dict[int, str] = {}
     begins_later = after is not None
-    checked: list[tuple[int, CheckedJobs]] = []
+    checked: list[EditedJobs] = []
     selector = concerned(caller, which, change, now=parts.clock())
     for _ in range(_BATCHES):
         # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
@@ -120,7 +119,7 @@ def change_many(
             done, errors = _change(parts, caller, seen.jobs, change)
         else:
             done, errors, foreseen = _edit(parts, caller, seen.jobs, values, dry_run=dry_run)
-            checked += foreseen[: max(0, _FORESEEN - len(checked))]
+            checked += foreseen[: max(0, explanations.MOST_FORESEEN - len(checked))]
         changed += done
         told = {
             job_id: str(error)
@@ -148,7 +147,7 @@ def change_many(
         refused=[RefusedJob(job_id=job_id, reason=reason) for job_id, reason in refused.items()],
         next=after,
         unknown=misspelt,
-        warnings=explanations.warn_of_changed_jobs(parts, checked) if checked else [],
+        warnings=explanations.warn_of_changed_jobs(parts, checked),
     )
 
 
@@ -190,7 +189,7 @@ def _change(
 
 def _edit(
     parts: Services, caller: Caller, batch: Sequence[Job], values: SetValues, *, dry_run: bool
-) -> tuple[list[int], dict[int, PilotageError], Sequence[tuple[int, CheckedJobs]]]:
+) -> tuple[list[int], dict[int, PilotageError], Sequence[EditedJobs]]:
     """Edit the jobs that allow it: their ids, why others are as they were, and what they become."""
     able = [job for job in batch if job.status in control.EDIT.changeable]
     if dry_run:
@@ -459,7 +458,7 @@ def resubmit(
         asked=[asked for each in stored for asked in each.asked],
         tags=[tags for each in stored for tags in each.tags],
         misplaced=[name for each in stored for name in each.misplaced],
-        stuck={pool: job_id for each in stored for pool, job_id in each.stuck.items()},
+        classes=submission.merge_classes(found for each in stored for found in each.classes),
     )
     return Copies(accepted=together, refused=missing | refused)
 
@@ -478,7 +477,7 @@ def foresee_copies(
     done = {*(each.job_id for each in plan.edited), *plan.result.unchanged}
     return CopiedJobs(
         job_ids=[job_id for job_id in wanted if job_id in done],
-        warnings=explanations.warn_of_changed_jobs(parts, plan.result.checked),
+        warnings=explanations.warn_of_changed_jobs(parts, plan.result.checked[: explanations.MOST_FORESEEN]),
         refused=[
             RefusedJob(job_id=job_id, reason=str(why))
             for job_id, why in refused.items()

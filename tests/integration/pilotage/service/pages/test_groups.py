@@ -244,6 +244,26 @@ def test_a_campaign_is_found_by_a_part_of_its_name_and_says_what_is_stuck(
     expect(page.get_by_role("heading", level=1)).to_have_text("Kill 2 jobs?")
 
 
+def test_copies_with_values_that_leave_no_queue_are_asked_about_before(
+    service: Service, signed_in: SignedIn, failed: int
+) -> None:
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/resubmit?ids={failed}")
+    page.get_by_label("What differs").fill("Memory=64000\nCPUTime=500\n")
+    page.get_by_role("button", name="Resubmit 1 job").click()
+    expect(page.get_by_text(f"job {failed}: with these values no queue is eligible")).to_be_visible()
+    newest = service.user().get("/api/v1/jobs").json()["jobs"][0]["job_id"]
+    assert newest == failed + 2, "nothing is copied yet"
+    picture(page, "jobs/resubmit-warned")
+    page.get_by_role("button", name="Resubmit 1 job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job was submitted again")
+    expect(page.get_by_text("no queue is eligible: 3 of 3 fail Memory, at least 64000")).to_be_visible()
+    picture(page, "jobs/resubmit-done")
+    copy = int(page.locator("main p a").first.text_content() or 0)
+    described = service.user().get(f"/api/v1/jobs/{copy}").json()["description"]
+    assert (described["CPUTime"], described["Requirements"]["Memory"]) == (500, 64_000)
+
+
 def test_the_failed_jobs_of_a_campaign_are_submitted_again_with_other_values(
     service: Service, signed_in: SignedIn, failed: int
 ) -> None:

@@ -35,6 +35,7 @@ from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 from taskqueue.sites import closures, processes
 from taskqueue.sites.closures import Ban, Downtime, Severity
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
+from tests.support.factories import stored_rows
 from tests.support.page_walk import ROLES, Walk
 from tests.support.service import CONFIG, Service, running_on_sqlite
 
@@ -116,6 +117,19 @@ def _sample(service: Service, now: datetime | None = None) -> None:
 
 def _strand(service: Service) -> None:
     service.submit(*[{"Executable": "x", "Requirements": {"Memory": 900000}}] * 3)
+
+
+def _strand_class(service: Service) -> None:
+    service.submit(*[{"Executable": "x", "GPUs": 4}] * 3)
+
+
+def _leave_due(service: Service) -> None:
+    """Two jobs that wait for the optimizers: one as usual, one for much longer."""
+    late, fresh = service.submit({"Executable": "x"}, {"Executable": "x"})
+    now = utc_now()
+    with database.writing(service.engine) as conn:
+        for job_id, due in ((late, now - timedelta(minutes=10)), (fresh, now)):
+            stored_rows.force(conn, job_id, status=JobStatus.RECEIVED.value, due_at=due)
 
 
 def _set(service: Service, name: str, value: object) -> None:
@@ -206,6 +220,11 @@ BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
     "an advertisement that does not come": (_fill, f"{A} has no fresh advertisement and is closed"),
     "a full limit": (_fill, f"{A} has 0 jobs with JobType User, its own RunningLimit is 0, 7 jobs wait that"),
     "jobs that no queue can run": (_strand, "3 jobs wait in 1 SubmitPool without an eligible queue"),
+    "jobs of a class that no queue fits": (
+        _strand_class,
+        "3 jobs wait in 1 requirement class, such as job 1: no queue is eligible: 3 of 3 fail GPUs, at least",
+    ),
+    "optimizers that take no jobs": (_leave_due, "1 job is not prepared, due since "),
     "a certificate that ends soon": (
         lambda service: _set(service, "certificate", REPOSITORY / "README.md"),
         "README.md cannot be read",

@@ -1,6 +1,7 @@
 import json
 import logging
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from cs_config.cache import CountCache
 from cs_config.options import bounds
 from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
+from pilotage.service.queries import explanations
 from pilotage.service.queries import jobs as queries_jobs
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.jobs.control import ControlVerb
 from taskqueue.schema.tables import blobs, descriptions, job_dependencies, jobs
-from tests.support.service import Service
+from tests.support.service import CONFIG, Service
 
 JOB = {"Executable": "/bin/true", "Requirements": {"Memory": 2000}}
 STUCK = {"Executable": "/bin/true", "Requirements": {"Memory": 64000, "CPUModel": "intel xeon"}}
@@ -470,7 +472,8 @@ def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_chang
     for _ in range(2):  # of a new pool and of a known one
         answer = user.post("/api/v1/jobs", json={"jobs": [JOB, STUCK, STUCK]}).json()
         [warning] = answer["warnings"]
-        assert warning.startswith(f"job {answer['job_ids'][1]}: no queue is eligible; what would help: ")
+        reason = "no queue is eligible: 3 of 3 fail Memory, at least 64000; what would help: "
+        assert warning.startswith(f"job {answer['job_ids'][1]} and 1 other: {reason}")
         assert "lower Memory from 64000 to" in warning
 
 
@@ -498,6 +501,86 @@ def test_a_submission_warns_of_output_outside_the_work_directory_as_pilots_judge
     assert error.startswith("StdError: '/tmp/e'")
     assert [each.split(" ")[1] for each in outputs] == ["'/tmp/r.root'", "'../x'"]
     assert all(each.endswith("it is never sent back") for each in outputs)
+
+
+#: Queues that state a platform: where none does, any may do.
+EL9 = CONFIG.replace("    LCG.B.org:\n", "    LCG.B.org:\n      Platform: el9\n").replace(
+    "    LCG.A.org:\n", "    LCG.A.org:\n      Platform: el9\n"
+)
+#: Conditions of a class beside its Requirements that no queue fulfils, with how they are told.
+NOWHERE = {
+    "a platform": ({"Platform": "sparc"}, "3 of 3 fail Platform, sparc"),
+    "many cores": ({"NumberOfProcessors": 900}, "3 of 3 fail NumberOfProcessors, at least 900"),
+    "an unknown CE": ({"GridCE": "ce9"}, "3 of 3 fail GridCE, ce9"),
+    "no site": (
+        {"BannedSites": ["LCG.A.org", "LCG.B.org"]},
+        "3 of 3 fail BannedSites, none of LCG.A.org, LCG.B.org",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOWHERE)
+def test_a_submission_warns_of_a_class_that_no_queue_fits(service: Service, what: str):
+    service.configure(EL9)
+    asked, why = NOWHERE[what]
+    described = {"Executable": "/bin/true", **asked}
+    user = service.user()
+    for _ in range(2):  # computed, and known
+        answer = user.post("/api/v1/jobs", json={"jobs": [{"Executable": "a"}, described, described]}).json()
+        [warning] = answer["warnings"]
+        first = answer["job_ids"][1]
+        assert warning.startswith(f"job {first} and 1 other: no queue is eligible: {why}; what would help: ")
+    copy = user.post(f"/api/v1/jobs/{first}/resubmit").json()
+    assert copy["warnings"] == [warning.replace(f"job {first} and 1 other", f"job {copy['job_ids'][0]}")]
+    copies = user.post("/api/v1/jobs/resubmit", json={"ids": [first, first + 1]}).json()
+    assert copies["warnings"] == [warning.replace(f"job {first}", f"job {copies['job_ids'][0]}")]
+
+
+def test_jobs_that_wait_for_the_optimizers_are_warned_of_as_well(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bounds, "DECIDED_JOBS", 1)
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [JOB, STUCK, STUCK]}).json()
+    [warning] = answer["warnings"]
+    assert warning.startswith(f"job {answer['job_ids'][1]} and 1 other: no queue is eligible: ")
+
+
+def test_no_more_warnings_of_classes_than_an_answer_may_have(service: Service):
+    service.configure(EL9)
+    described = [{"Executable": "a", "Platform": f"p{number}"} for number in range(30)]
+    answer = service.user().post("/api/v1/jobs", json={"jobs": described}).json()
+    assert [each.split(":")[0] for each in answer["warnings"]] == [
+        f"job {job_id}" for job_id in answer["job_ids"][:3]
+    ]
+
+
+def test_a_configuration_with_a_queue_that_fits_ends_the_warnings(service: Service):
+    service.configure(EL9)
+    described = {"Executable": "a", "Platform": "sparc"}
+    user = service.user()
+    assert user.post("/api/v1/jobs", json={"jobs": [described]}).json()["warnings"]
+    service.configure(EL9.replace("          all: {", "          all: {Platform: sparc, ", 1))
+    assert user.post("/api/v1/jobs", json={"jobs": [described]}).json()["warnings"] == []
+
+
+def test_an_edit_of_many_jobs_says_of_how_many_no_queue_is_eligible(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    service.configure(EL9)
+    user = service.user()
+    ids = submit(user, {**JOB, "Parameters": 3})
+    for arguments in "abc":  # descriptions of their own
+        ids += submit(user, {**JOB, "Arguments": arguments})
+    values = {"ids": ids, "set": {"Platform": "sparc"}}
+    why = "with these values no queue is eligible: 3 of 3 fail Platform, sparc"
+    for further in ({"dry_run": True}, {}):
+        [warning] = user.post("/api/v1/jobs/edit", json={**values, **further}).json()["warnings"]
+        assert warning.startswith(f"job {ids[-1]} and 5 others: {why}")
+    monkeypatch.setattr(explanations, "MOST_FORESEEN", 2)
+    [warning] = user.post("/api/v1/jobs/edit", json={"ids": ids, "set": {"Platform": "vax"}}).json()[
+        "warnings"
+    ]
+    assert warning.startswith(f"job {ids[-1]} and 1 or more others: ")
 
 
 def test_a_submission_warns_of_versions_without_quotes(service: Service):
@@ -798,9 +881,11 @@ def test_a_dry_run_with_other_values_tells_that_no_queue_would_be_eligible_and_c
     body = {"ids": [job_id, other], "set": {"Memory": 64_000}, "dry_run": True}
     foreseen = user.post(f"/api/v1/jobs/{verb}", json=body).json()
     assert (sorted(foreseen["job_ids"]), foreseen["refused"]) == ([job_id, other], [])
-    stuck = f"job {job_id}: with these values no queue is eligible; what would help: "
-    assert any(
-        each.startswith((stuck, stuck.replace(str(job_id), str(other)))) for each in foreseen["warnings"]
+    [warning] = foreseen["warnings"]
+    assert re.match(
+        rf"job ({job_id}|{other}) and 1 other: with these values no queue is eligible: "
+        "3 of 3 fail Memory, at least 64000; what would help: ",
+        warning,
     )
     assert len(user.get("/api/v1/jobs").json()["jobs"]) == 2, "nothing is copied"
     assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {"Memory": 2000}

@@ -52,7 +52,9 @@ def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(configured: Service) 
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "os:debain12"}}
     answer = configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()
-    assert answer["warnings"] == ["os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"]
+    misspelt, stuck = answer["warnings"]
+    assert misspelt == "os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"
+    assert stuck.startswith("job 1: no queue is eligible: 9 of 9 fail TagExpression, os:debain12; ")
 
 
 def test_a_document_without_sections_is_a_warning(configured: Service) -> None:

@@ -1,0 +1,93 @@
+"""Requirement classes with waiting jobs for which no queue is eligible."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from cs_config.cache import Cache, derived
+from cs_config.tree.configuration import Configuration
+from matcher.explain import queue_set, waiting_reason
+from matcher.explain.job_conditions import JobDemand, list_conditions
+from matcher.explain.work_budget import CLASS, QUEUE_REPORT, WorkBudget
+from requirements import canonical
+from taskqueue.db import sql
+from taskqueue.task_queues import listing, task_queues
+from taskqueue.task_queues.listing import OccupiedClass, StoredClass
+
+#: Classes of which it is known whether a queue is eligible, about 200 bytes each.
+MOST_KNOWN = 20_000
+
+
+@derived
+def _known(_: Configuration) -> Cache[str, bool]:
+    """Whether no queue is eligible, by digest of the class."""
+    return Cache(MOST_KNOWN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckWork:
+    """Waiting jobs that no queue is eligible for."""
+
+    classes: int
+    jobs: int
+    first_job: int  #: id of one of them
+    why: str  #: no queue is eligible for this one
+
+
+def find_stuck(
+    conn: Connection,
+    config: Configuration,
+    vos: Collection[str] | None,
+    *,
+    without_pools: Collection[str],
+    most: int,
+) -> StuckWork | None:
+    """The waiting jobs of some VOs (None: all) without an eligible queue, of which `most` are counted.
+
+    Jobs in `without_pools` are left out. Conditions of queues on jobs themselves are not looked at. One call
+    evaluates a bounded number of classes that are new with the configuration; the next goes on.
+    """
+    occupied = listing.list_occupied_classes(conn, vos)
+    _evaluate(conn, config, [each for each in occupied if _known(config).find(each.digest) is None])
+    stuck = [each for each in occupied if _known(config).find(each.digest)]
+    asked = listing.read_classes(conn, [each.class_id for each in stuck])
+    demands = {
+        number: demand
+        for each in stuck
+        if (demand := asked.get(each.class_id)) and demand.asked.submit_pool not in without_pools
+        for number in each.task_queue_ids
+    }
+    some = listing.count_some(conn, demands, most=most)
+    task_queue_id = task_queues.find_by_job(conn, some.first_job) if some else None
+    if some is None or task_queue_id is None:  # the last one was taken just now
+        return None
+    example = demands[task_queue_id]
+    survey = queue_set.all_queues(config, example.asked.vo)
+    return StuckWork(
+        classes=len({each.asked.digest for each in demands.values()}),
+        jobs=some.jobs,
+        first_job=some.first_job,
+        why=waiting_reason.describe_stuck(survey, _demand(example)),
+    )
+
+
+def _evaluate(conn: Connection, config: Configuration, new: Sequence[OccupiedClass]) -> None:
+    """Note for as many of these classes as one request may evaluate whether no queue is eligible."""
+    budget = WorkBudget(left=QUEUE_REPORT)
+    for batch in sql.split_growing(new):
+        asked = listing.read_classes(conn, [each.class_id for each in batch])
+        for each in batch:
+            if (stored := asked.get(each.class_id)) is None:
+                continue
+            survey, demand = queue_set.all_queues(config, stored.asked.vo), _demand(stored)
+            if not budget.spend(CLASS + survey.measure_work(list_conditions(demand))):
+                return
+            _known(config).store(each.digest, not survey.eligible(demand))
+
+
+def _demand(stored: StoredClass) -> JobDemand:
+    required = stored.requirements
+    return JobDemand(
+        asked=stored.asked, requirements=None if required is None else canonical.from_json(required)
+    )
