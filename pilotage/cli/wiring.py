@@ -50,7 +50,9 @@ def trusted_issuers(settings: Iterable[IssuerSettings]) -> Issuers:
 def _issuer(given: IssuerSettings) -> Issuer:
     vo = given.vo.lower() if given.vo else None
     is_diracx = given.kind == "diracx"
-    rules = tuple(_rule(each) for each in given.roles) or (() if is_diracx else issuer.rules_of_vo(vo or ""))
+    rules = tuple(RoleRule(**{**each.model_dump(), "role": Role(each.role)}) for each in given.roles) or (
+        () if is_diracx else issuer.rules_of_vo(vo or "")
+    )
     return Issuer(
         is_diracx=is_diracx,
         name=_name(given),
@@ -63,10 +65,6 @@ def _issuer(given: IssuerSettings) -> Issuer:
         sign_in=_sign_in(given.sign_in),
         authorities=given.authorities,
     )
-
-
-def _rule(given: RoleSettings) -> RoleRule:
-    return RoleRule(**{**given.model_dump(), "role": Role(given.role)})
 
 
 def _sign_in(given: SignInSettings | None) -> SignIn | None:
@@ -94,7 +92,11 @@ def _problems(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:
         files = {"authorities": each.authorities}
         if each.sign_in:
             files["client_secret_file"] = each.sign_in.client_secret_file
-        yield from (_unreadable(where, name, file) for name, file in files.items() if not _is_readable(file))
+        yield from (
+            Problem(path=f"{where}/{name}", message=f"{file} cannot be read, or is empty")
+            for name, file in files.items()
+            if not _is_readable(file)
+        )
 
 
 def _rule_problems(where: str, rule: RoleSettings, vo: str | None) -> Iterator[Problem]:
@@ -112,10 +114,6 @@ def _is_readable(file: Path | None) -> bool:
         return bool(file.read_bytes().strip())
     except OSError:
         return False
-
-
-def _unreadable(where: str, name: str, file: Path | None) -> Problem:
-    return Problem(path=f"{where}/{name}", message=f"{file} cannot be read, or is empty")
 
 
 def _duplicates(issuers: Iterable[IssuerSettings]) -> Iterator[Problem]:

@@ -215,7 +215,9 @@ class Client:
             repetition=repetition,
         )
         send = partial(submission.send_requests, self._service, requests, repetition=repetition)
-        return _collect(send)
+        ids = SubmittedIds()
+        submission.collect_ids(send(warn=ids.warnings.append), ids)
+        return ids
 
     def job(self, job_id: int) -> JobRecord:
         """One job; `fields` has its description, its latest attempt and how long it waited for what."""
@@ -531,13 +533,6 @@ async def _follow(found: Iterator[Mapping[str, Any] | None]) -> AsyncIterator[St
 def _refuse_both(job_ids: Sequence[int], filters: Mapping[str, str]) -> None:
     if job_ids and filters:
         raise WrongUsage("give either job ids or filters, not both")
-
-
-def _collect(send: Callable[..., Iterator[list[int]]]) -> SubmittedIds:
-    """The ids of all jobs that a sequence of requests makes, with the warnings."""
-    ids = SubmittedIds()
-    submission.collect_ids(send(warn=ids.warnings.append), ids)
-    return ids
 
 
 def _read_job(fields: Mapping[str, Any]) -> JobRecord:

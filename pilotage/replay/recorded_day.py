@@ -209,7 +209,9 @@ def read_day(engine: Engine, *, begin: datetime, end: datetime, now: datetime) -
         day.configurations = _read_configurations(conn, begin, end)
         day.advertised = list(_read_advertised(conn, begin, end))
         day.closed = [*_read_downtimes(conn, begin, end), *_read_closed(conn, begin, end)]
-        day.answers = _read_answers(conn, begin)
+        day.answers = day_record.read_between(
+            conn, Series.ANSWERS, since=begin - _BEFORE_ANSWERS, until=begin
+        )
         _require_few(conn.execute(COUNT_SLOTS, {"begin": begin, "end": end}).scalar_one(), "slots")
         slots = day_record.list_slots(conn, since=begin, until=end)
         first, last = conn.execute(IDS).one()
@@ -291,10 +293,6 @@ def _join_minutes(times: Sequence[datetime]) -> Iterator[tuple[datetime, datetim
         until = at + _MINUTE
     if since is not None and until is not None:
         yield since, until
-
-
-def _read_answers(conn: Connection, begin: datetime) -> Mapping[tuple[str, ...], Mapping[datetime, int]]:
-    return day_record.read_between(conn, Series.ANSWERS, since=begin - _BEFORE_ANSWERS, until=begin)
 
 
 class _JobReader:

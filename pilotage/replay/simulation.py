@@ -244,18 +244,15 @@ class Simulation:
             if int(100 * self._clock.seconds / length) > told:
                 told = int(100 * self._clock.seconds / length)
                 self._progress(self._clock.seconds / length)
-                self._check_deadline()
+                if self._deadline is not None and time.monotonic() > self._deadline:
+                    raise NotReplayable(
+                        f"the time for the replay is over at {self._clock.now():%Y-%m-%d %H:%M} of the day: "
+                        "give it more (--within), or shorten --for"
+                    )
         self._clock.seconds = length
         for each in self._running.values():
             self._account(each)
         return self._result
-
-    def _check_deadline(self) -> None:
-        if self._deadline is not None and time.monotonic() > self._deadline:
-            raise NotReplayable(
-                f"the time for the replay is over at {self._clock.now():%Y-%m-%d %H:%M} of the day: "
-                "give it more (--within), or shorten --for"
-            )
 
     def _begin(self) -> None:
         day, offset = self._day, self._offset

@@ -242,20 +242,17 @@ class JobEvents:
             while self._streams and not self._is_closing:
                 page = await asyncio.to_thread(self._read_next, self._upto)
                 if page.upto > self._upto:
-                    self._keep(page)
+                    changes = [*self._recent, *page.changes]
+                    if len(changes) > _KEPT:
+                        self._since = changes[-_KEPT - 1].log_id
+                    self._recent, self._upto = changes[-_KEPT:], page.upto
+                    self._notify()
                 if not page.more:
                     await asyncio.sleep(_EVERY)
         except database.UNAVAILABLE as error:
             _log.warning("the database is unavailable, streams of changes end: %s", error)
         finally:
             self._notify()
-
-    def _keep(self, page: ChangePage) -> None:
-        changes = [*self._recent, *page.changes]
-        if len(changes) > _KEPT:
-            self._since = changes[-_KEPT - 1].log_id
-        self._recent, self._upto = changes[-_KEPT:], page.upto
-        self._notify()
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

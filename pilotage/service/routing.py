@@ -350,7 +350,7 @@ class SecretRoute(GuardedRoute):
         """Check the rate, and read the body."""
         secret = request.state.secret = access.bearer(request)
         # Without a stamp by the secret itself: a wrong one of another command line refuses no others.
-        stamp = str(request.path_params.get("stamp") or _digest(secret))[:_LONGEST_STAMP]
+        stamp = str(request.path_params.get("stamp") or sha256(secret.encode()).hexdigest())[:_LONGEST_STAMP]
         access.admit_secret(request, parts, stamp)
         request.state.stamp = stamp
         await request.read(_STRANGERS_JSON)
@@ -363,10 +363,6 @@ class AnonymousRoute(GuardedRoute):
         """Check the rate, and read the body, which is small."""
         access.limit_anonymous(request, parts)
         await request.read(_STRANGERS_JSON)
-
-
-def _digest(secret: str) -> str:
-    return sha256(secret.encode()).hexdigest()
 
 
 def refuse_by_length(request: Request, limit: int) -> None:

@@ -360,18 +360,14 @@ class Gateway:
                     self.presence.build_report(vo, problems=summary.list_problems(vo))
                 )
 
-    def _renew_token(self, summary: GatewaySummary) -> None:
-        """Renew the token if it is due; if that is refused, it still serves until it expires."""
-        try:
-            self.advertising.service.renew_if_due()
-        except Refused as error:
-            summary.problems.append(f"the token is not renewed: {error}")
-
     def _talk(self, summary: GatewaySummary) -> None:
         grid_jobs = self.manager.grid_jobs()
         self.permits.observe(grid_jobs)
         self.leases.keep(grid_jobs, summary)
-        self._renew_token(summary)
+        try:
+            self.advertising.service.renew_if_due()
+        except Refused as error:  # it still serves until it expires
+            summary.problems.append(f"the token is not renewed: {error}")
         sites = {each.queue.partition("/")[0] for each in self.pulling.queues}
         self.advertising.advertise(sites, summary)
         taken = self.pulling.pull(grid_jobs, summary)

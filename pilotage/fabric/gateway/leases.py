@@ -201,7 +201,13 @@ class GatewayLeases:
             is_new = not lease.started
             answer = self._start_or_beat(lease, grid_job)
             self._note_answer(lease, sent, answer)
-            self._obey(answer, lease, summary)
+            self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
+            if KILL in answer.commands:
+                self.manager.journal.cancel(lease.taken.key)
+                summary.killed += 1
+                if not lease.told_to_end:
+                    log.warning("job %d: the service requests its end", lease.taken.job_id)
+                lease.told_to_end = True
             if not is_new:
                 self._report_local_jobs_if_heard(lease, grid_job, summary)
         except Refused as error:
@@ -252,15 +258,6 @@ class GatewayLeases:
                 log.info("job %d: its local jobs cannot be reported: %s", lease.taken.job_id, error)
             lease.local_jobs |= {each.number: each for each in some}
         lease.reported = _local_state(grid_job)
-
-    def _obey(self, answer: LeaseAnswer, lease: GridJobLease, summary: GatewaySummary) -> None:
-        self.heartbeat_seconds = answer.heartbeat_seconds or self.heartbeat_seconds
-        if KILL in answer.commands:
-            self.manager.journal.cancel(lease.taken.key)
-            summary.killed += 1
-            if not lease.told_to_end:
-                log.warning("job %d: the service requests its end", lease.taken.job_id)
-            lease.told_to_end = True
 
     def _end_unanswered(self, summary: GatewaySummary) -> None:
         """End grid jobs on which no report was answered for too long: others may run them soon."""

@@ -10,7 +10,7 @@ that was killed continues from there.
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -120,7 +120,11 @@ class Manager:
         self._each(self._entries(name), self._clean, troubles)
         if name:  # last: what the jobs need comes first, and a host that hangs is left alone
             troubles.attempt(self.context.systems[name].measure_load_if_due)
-        self._note_problems(name, troubles.problems)
+        for entry in self._entries(name):
+            problem = troubles.problems.get(entry.key, "")
+            if problem != entry.problem:
+                log.warning("grid job %s: %s", entry.taken.name, problem or "goes on")
+                self.journal.note_problem(entry.key, problem)
 
     def _each(
         self, entries: Iterable[GridJobEntry], act: Callable[[GridJobEntry], None], troubles: CycleTroubles
@@ -174,10 +178,3 @@ class Manager:
             self.context.area_of(entry).remove()
         output.output_store(self.context, entry).remove()
         self.journal.remove(entry.key)
-
-    def _note_problems(self, name: str, problems: Mapping[AttemptKey, str]) -> None:
-        for entry in self._entries(name):
-            problem = problems.get(entry.key, "")
-            if problem != entry.problem:
-                log.warning("grid job %s: %s", entry.taken.name, problem or "goes on")
-                self.journal.note_problem(entry.key, problem)

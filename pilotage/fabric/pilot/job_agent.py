@@ -277,16 +277,12 @@ class JobAgent:
             self._ask_at = time.monotonic()
         elif self._reason_to_end() is None:
             log.info("no job (%s), next request in %.0f s", work.reason, pause)
-            self._measure_power()
-
-    def _measure_power(self) -> None:
-        """Measure the DB12 power while there is no job; the next request states it."""
-        if self._benchmark and not (self._measuring and self._measuring.is_alive()):
-            arguments = (self._benchmark,)
-            self._measuring = threading.Thread(
-                target=self._run_benchmark, args=arguments, name="benchmark", daemon=True
-            )
-            self._measuring.start()
+            if self._benchmark and not (self._measuring and self._measuring.is_alive()):
+                # The next request states the power.
+                self._measuring = threading.Thread(
+                    target=self._run_benchmark, args=(self._benchmark,), name="benchmark", daemon=True
+                )
+                self._measuring.start()
 
     def _run_benchmark(self, benchmark: Benchmark) -> None:
         power = benchmark(lambda: not self._room.is_empty or self._stop_requested() is not None)

@@ -75,7 +75,7 @@ class KubernetesApi:
         """
         params = {"fieldValidation": "Strict"} | ({"dryRun": "All"} if dry_run else {})
         response = self._send("POST", self._path("jobs"), params=params, json=job)
-        if response.is_success or _reason(response) == "AlreadyExists":
+        if response.is_success or _read_status(response).get("reason") == "AlreadyExists":
             return
         if response.status_code in _REFUSED:
             raise SubmissionRefused(_message(response))
@@ -170,10 +170,6 @@ def _read_status(response: httpx.Response) -> Item:
         return _read_object(response)
     except NoAnswer:
         return {}
-
-
-def _reason(response: httpx.Response) -> str:
-    return str(_read_status(response).get("reason", ""))
 
 
 def _message(response: httpx.Response) -> str:

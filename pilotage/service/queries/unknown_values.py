@@ -42,7 +42,7 @@ def find_unknown(
         (field, value)
         for field in (_SEVERAL if has_found else _NAMES)
         for value in _list_values(wanted, field)
-        if _normalize(field, value) not in _list_configured(config, caller, field)
+        if (fold(value) if field == "vo" else value) not in _list_configured(config, caller, field)
     ][:MOST_HINTS]
     if not stated:
         return []
@@ -57,10 +57,6 @@ def find_unknown(
 def _list_values(wanted: JobFilter, field: str) -> list[str]:
     value: str | list[str] = wanted.given.get(field, [])
     return [value] if isinstance(value, str) else list(value)
-
-
-def _normalize(field: str, value: str) -> str:
-    return fold(value) if field == "vo" else value
 
 
 def _list_configured(config: Configuration, caller: Caller, field: str) -> Collection[str]:

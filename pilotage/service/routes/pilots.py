@@ -433,7 +433,8 @@ def register_many(parts: PartsOf, caller: CallerOf, body: PilotIntents) -> Pilot
         for each in body.pilots
     ]
     for address in {place for each in intended for place in (each.queue, *each.possible_queues) if place}:
-        _require(parts, caller, vo, address)
+        visibility.require_pilot_site(caller, vo, address)
+        parts.live.current.require(address)
     now = parts.clock()
     with database.writing(parts.engine) as conn:
         pilots.register_all(conn, intended, vo=vo, submitted_by=caller.subject, now=now)
@@ -442,11 +443,6 @@ def register_many(parts: PartsOf, caller: CallerOf, body: PilotIntents) -> Pilot
         secrets = pilot_secrets.issue_secrets(conn, [each.stamp for each in intended], life=life, now=now)
     access.count_jobs(parts, caller, len(intended))
     return PilotSecrets(secrets=dict(secrets))
-
-
-def _require(parts: Services, caller: Caller, vo: str, address: QueueAddress) -> None:
-    visibility.require_pilot_site(caller, vo, address)
-    parts.live.current.require(address)
 
 
 @batch_router.post("/statuses")

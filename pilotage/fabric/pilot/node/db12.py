@@ -118,17 +118,15 @@ class PowerCache:
                 return None
             power = self.read(now) or benchmark()
             if power is not None and self._is_private():
-                self._write({"of": self._identity(), "power": power, "at": now})
+                found = {"of": self._identity(), "power": power, "at": now}
+                new = self._file.with_suffix(".new")
+                with contextlib.suppress(OSError):
+                    new.write_text(json.dumps(found), encoding="utf-8")
+                    new.replace(self._file)
             return power
 
     def _identity(self) -> list[str]:
         return [self._model, ".".join(map(str, sys.version_info[:2]))]
-
-    def _write(self, found: Mapping[str, object]) -> None:
-        new = self._file.with_suffix(".new")
-        with contextlib.suppress(OSError):
-            new.write_text(json.dumps(found), encoding="utf-8")
-            new.replace(self._file)
 
     @contextlib.contextmanager
     def _lock(self) -> Iterator[bool]:

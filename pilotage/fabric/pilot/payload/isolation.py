@@ -194,7 +194,11 @@ def choose_isolation(
     if kind == NONE:
         return Isolation()
     if kind == STRONGEST:
-        return _choose_strongest(hidden, own)
+        try:
+            words = _find_program(namespace_words(hidden), USERNS, own)
+        except ValueError as error:
+            return Isolation(missing=str(error))
+        return Isolation(USERNS, words, is_strongest=True)
     if kind == USERNS:
         return Isolation(kind, _find_program(namespace_words(hidden), kind, own))
     if kind == APPTAINER:
@@ -236,14 +240,6 @@ def was_reached(area: WorkArea) -> bool:
         return True
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         return not stat.S_ISREG(os.fstat(descriptor).st_mode) or file.read(len(mark)) != mark
-
-
-def _choose_strongest(hidden: Sequence[Path], own: Mapping[str, str]) -> Isolation:
-    try:
-        words = _find_program(namespace_words(hidden), USERNS, own)
-    except ValueError as error:
-        return Isolation(missing=str(error))
-    return Isolation(USERNS, words, is_strongest=True)
 
 
 def find_working(isolation: Isolation, *, below: Path, own: Mapping[str, str]) -> Isolation:

@@ -275,7 +275,10 @@ class PayloadMonitor:
                     self._payload.end(grace)
         finally:
             self._memory.close()
-        self._note_end(end)
+        self._raise_peak(end.resident)
+        if end.cpu_seconds is not None:
+            self._cpu_seconds = end.cpu_seconds
+        self._disk.measure_end()
         if isinstance(why, Excess):
             why = self._with_peak(why)
         if end.exit_code:  # else the kernel ended nothing but a part of it, in a cgroup that it made itself
@@ -320,13 +323,6 @@ class PayloadMonitor:
     def _raise_peak(self, memory: int | None) -> None:
         if memory is not None:
             self._peak = max(self._peak or 0, memory)
-
-    def _note_end(self, end: PayloadEnd) -> None:
-        """Note what the payload has used until its end."""
-        self._raise_peak(end.resident)
-        if end.cpu_seconds is not None:
-            self._cpu_seconds = end.cpu_seconds
-        self._disk.measure_end()
 
     def _with_peak(self, excess: Excess) -> Excess:
         """An excess with the peak at the end, which may be above that at which it was noticed."""

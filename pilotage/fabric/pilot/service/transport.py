@@ -357,7 +357,8 @@ class Transport:
                 exchange = self._exchange(method, target, data, self._with_token(token, headers), timeout)
                 response = stack.enter_context(exchange)
                 if response.status == _UNAUTHORIZED and (other := self._replace(token)) != token:
-                    _rewind(data, begin)
+                    if data is not None and not isinstance(data, bytes):
+                        data.seek(begin)
                     stack.close()
                     exchange = self._exchange(method, target, data, self._with_token(other, headers), timeout)
                     response = stack.enter_context(exchange)
@@ -473,11 +474,6 @@ def _send(
 def _is_repeatable(method: str, data: bytes | BinaryIO | None, headers: Mapping[str, str]) -> bool:
     """Whether a request has one effect if it is carried out twice, and can be sent again."""
     return (method == "GET" or _KEY in headers) and (data is None or isinstance(data, bytes))
-
-
-def _rewind(data: bytes | BinaryIO | None, begin: int) -> None:
-    if data is not None and not isinstance(data, bytes):
-        data.seek(begin)
 
 
 def name_error(error: Exception) -> str:
