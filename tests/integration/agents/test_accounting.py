@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import count
 
@@ -32,13 +31,6 @@ S = JobStatus
 def database_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(databases.FIXTURES[request.param])
     return url
-
-
-@pytest.fixture
-def postgresql(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
-    yield engine
-    engine.dispose()
 
 
 def _cycle(engine: Engine, now: datetime, holder: str = "test") -> None:

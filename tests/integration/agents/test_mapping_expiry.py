@@ -8,7 +8,6 @@ from agents import pools as pool_agent
 from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
 from cs_config.versions.store import LiveConfiguration
-from optimizers.chain import batch
 from optimizers.chain.chain import WAITS_FOR_PILOT
 from taskqueue.db import database
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
@@ -16,7 +15,7 @@ from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
 from tests.support import concurrency
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import grid, job, store_grid, submit
+from tests.support.factories.submitted_jobs import enqueue, grid, job, store_grid
 
 LIFE = timedelta(seconds=300)
 SECOND = timedelta(seconds=1)
@@ -45,12 +44,6 @@ def config_of(now: datetime, version: int = 1) -> Configuration:
     return grid(text(now), version)
 
 
-def arrive(engine: Engine, config: Configuration, now: datetime, *sources: dict[str, object]) -> list[int]:
-    ids = submit(engine, config, now, *sources)
-    batch.optimize(engine, config, ids, now=now)
-    return ids
-
-
 def cycle(engine: Engine, config: Configuration, now: datetime) -> PoolResult:
     result = pool_agent.cycle(engine, config, now=now, holder="me")
     assert result is not None
@@ -71,7 +64,7 @@ def change_ids(engine: Engine) -> list[int]:
 
 def test_a_pool_loses_the_queue_at_the_moment_of_expiry(engine: Engine, now: datetime) -> None:
     config = config_of(now)
-    [asks_state, asks_memory] = arrive(engine, config, now, ASKS_STATE, ASKS_MEMORY)
+    [asks_state, asks_memory] = enqueue(engine, config, now, ASKS_STATE, ASKS_MEMORY)
     assert cycle(engine, config, now + LIFE - SECOND).resolved == 0
     assert queues(engine, asks_state) == ["big"]
     result = cycle(engine, config, now + LIFE)
@@ -83,7 +76,7 @@ def test_a_pool_loses_the_queue_at_the_moment_of_expiry(engine: Engine, now: dat
 
 def test_fresh_values_bring_it_back(engine: Engine, now: datetime) -> None:
     config = config_of(now)
-    [asks_state] = arrive(engine, config, now, ASKS_STATE)
+    [asks_state] = enqueue(engine, config, now, ASKS_STATE)
     cycle(engine, config, now + 2 * LIFE)
     assert queues(engine, asks_state) == []
     cycle(engine, config_of(now + 2 * LIFE, version=2), now + 2 * LIFE)
@@ -93,7 +86,7 @@ def test_fresh_values_bring_it_back(engine: Engine, now: datetime) -> None:
 
 def test_an_expiry_that_changes_nothing_more_writes_no_mapping(engine: Engine, now: datetime) -> None:
     config = config_of(now)
-    arrive(engine, config, now, ASKS_STATE)
+    enqueue(engine, config, now, ASKS_STATE)
     cycle(engine, config, now + LIFE)
     before = change_ids(engine)
     assert cycle(engine, config, now + LIFE + SECOND).resolved == 0
@@ -102,12 +95,12 @@ def test_an_expiry_that_changes_nothing_more_writes_no_mapping(engine: Engine, n
 
 def test_who_has_not_seen_the_expiry_yet_changes_nothing(engine: Engine, now: datetime) -> None:
     config = config_of(now)
-    [asks_state] = arrive(engine, config, now, ASKS_STATE)
+    [asks_state] = enqueue(engine, config, now, ASKS_STATE)
     cycle(engine, config, now + LIFE)
     assert not cycle(engine, config, now + LIFE - SECOND)  # a clock that is behind
     assert queues(engine, asks_state) == []
     another = {"Executable": "b.sh", "Requirements": "other.GlueCEStateFreeCPUs > -1"}
-    [late] = arrive(engine, config, now + LIFE - SECOND, another)
+    [late] = enqueue(engine, config, now + LIFE - SECOND, another)
     assert queues(engine, late) == []
     cycle(engine, config, now + LIFE + SECOND)
     assert queues(engine, late) == []
@@ -118,13 +111,13 @@ def test_who_has_not_seen_the_expiry_yet_changes_nothing(engine: Engine, now: da
 
 
 def test_a_pool_that_is_new_after_the_expiry_does_not_get_the_queue(engine: Engine, now: datetime) -> None:
-    [asks_state] = arrive(engine, config_of(now), now + LIFE, ASKS_STATE)
+    [asks_state] = enqueue(engine, config_of(now), now + LIFE, ASKS_STATE)
     assert queues(engine, asks_state) == []
     assert job(engine, asks_state).minor_status == NO_ELIGIBLE_QUEUE
 
 
 def test_a_newer_version_counts_more_than_any_expiry_of_an_older_one(engine: Engine, now: datetime) -> None:
-    [asks_state] = arrive(engine, config_of(now), now + LIFE, ASKS_STATE)
+    [asks_state] = enqueue(engine, config_of(now), now + LIFE, ASKS_STATE)
     newer = config_of(now + LIFE, version=2)
     cycle(engine, newer, now + LIFE)
     assert not cycle(engine, config_of(now), now + LIFE)
@@ -144,7 +137,7 @@ def test_arrivals_and_refreshes_on_both_sides_of_the_moment_end_after_it(
             if number == 0:
                 pool_agent.cycle(engine, config, now=when, holder="me")
             else:
-                ids.extend(arrive(engine, config, when, asking[each + 6 * (number - 1)]))
+                ids.extend(enqueue(engine, config, when, asking[each + 6 * (number - 1)]))
 
     concurrency.at_once(3, do)
     cycle(engine, config, now + LIFE + 3 * SECOND)

@@ -29,7 +29,7 @@ from taskqueue.schema.tables import queue_class_versions
 from taskqueue.schema.tables import queue_classes as queue_classes_table
 from tests.support import concurrency
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import grid, submit
+from tests.support.factories.submitted_jobs import enqueue, grid, submit
 
 _NUMBERS = range(12)
 _SAID = ("", "", "", ", Disk: 20", ", Tag: [gpu]", ", NodeAttributes: {Disk: [5, 20]}")
@@ -67,7 +67,7 @@ def bring(engine: Engine, asked: Requirements, now: datetime) -> None:
 def bring_job(engine: Engine, config: Configuration, now: datetime) -> None:
     """A job whose pool is new, and mapped with this version of the configuration."""
     asked = {"Executable": "a.sh", "Requirements": {"Memory": 3000}}
-    batch.optimize(engine, config, submit(engine, config, now, asked), now=now)
+    enqueue(engine, config, now, asked)
 
 
 def cycle(engine: Engine, config: Configuration, now: datetime) -> pool_agent.PoolResult:

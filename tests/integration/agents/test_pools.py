@@ -12,7 +12,6 @@ from agents import leader
 from agents import pools as pool_agent
 from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
-from optimizers.chain import batch
 from optimizers.chain.chain import WAITS_FOR_PILOT
 from requirements.canonical import pool_id
 from requirements.record import Record
@@ -26,7 +25,7 @@ from taskqueue.schema.tables import changes
 from tests.support import concurrency
 from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories import queued_jobs as waiting_jobs
-from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting
+from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting
 
 JOB = {"Executable": "a.sh"}
 HOUR = timedelta(hours=1)
@@ -37,9 +36,7 @@ def pool_of(memory: int) -> str:
 
 
 def arrive(engine: Engine, config: Configuration, now: datetime, *memories: int) -> list[int]:
-    ids = submit(engine, config, now, *({**JOB, "Requirements": {"Memory": memory}} for memory in memories))
-    batch.optimize(engine, config, ids, now=now)
-    return ids
+    return enqueue(engine, config, now, *({**JOB, "Requirements": {"Memory": memory}} for memory in memories))
 
 
 def cycle(engine: Engine, config: Configuration, now: datetime, holder: str = "me") -> PoolResult:
@@ -225,8 +222,7 @@ def test_a_job_that_is_stuck_becomes_free_when_the_configuration_is_mended(
 
 def test_many_jobs_are_told(engine: Engine, now: datetime) -> None:
     text = {**JOB, "Requirements": {"Memory": 8000}, "Parameters": 2500}
-    ids = submit(engine, grid(), now, text)
-    batch.optimize(engine, grid(), ids, now=now)
+    enqueue(engine, grid(), now, text)
     assert cycle(engine, changed(big=1000), now).jobs_updated == 2500
 
 

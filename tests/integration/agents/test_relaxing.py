@@ -1,7 +1,6 @@
 """Jobs that wait long give up what their rules name; outages do not count, each step is made once."""
 
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,7 +21,7 @@ from taskqueue.jobs.relaxing import RELAXED, SOURCE
 from tests.integration.agents.test_waiting_ttl import take
 from tests.support import concurrency, crashes
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting
+from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -33,19 +32,6 @@ BARE = {"Executable": "a.sh", "Requirements": {"Memory": 8000}}
 OF_VO = grid(
     f"{GRID}\nOperations: {{lhcb: {{JobDescription: {{Relax: {{default: 'after 1 h: Memory x 0.5'}}}}}}}}\n"
 )
-
-
-@pytest.fixture
-def _up(engine: Engine, now: datetime) -> None:
-    stored_rows.service_up(engine, now - DAY, now + 100 * DAY)
-
-
-def wait_in_queue(
-    engine: Engine, now: datetime, *sources: Mapping[str, object], config: Configuration = PLAIN
-) -> list[int]:
-    ids = submit(engine, config, now, *sources)
-    batch.optimize(engine, config, ids, now=now)
-    return ids
 
 
 def run_agent(engine: Engine, now: datetime, *, config: Configuration = PLAIN, holder: str = "me") -> int:
@@ -72,9 +58,9 @@ def steps(engine: Engine, job_id: int) -> list[str]:
     return [each.application_status for each in log_of(engine, job_id) if each.minor_status == RELAXED]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_each_step_is_made_at_its_time_and_is_another_class(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, ASKED)
+    [job_id] = enqueue(engine, PLAIN, now, ASKED)
     first = job(engine, job_id)
     assert run_agent(engine, now + 1.9 * HOUR) == 0
     assert job(engine, job_id) == first
@@ -93,10 +79,10 @@ def test_each_step_is_made_at_its_time_and_is_another_class(engine: Engine, now:
     assert waiting(engine) == [job_id]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_rules_of_a_vo_hold_for_jobs_that_state_none(engine: Engine, now: datetime) -> None:
-    bare, own, refused, small = wait_in_queue(
-        engine, now, BARE, ASKED, {**BARE, "Relax": []}, {"Executable": "a.sh"}, config=OF_VO
+    bare, own, refused, small = enqueue(
+        engine, OF_VO, now, BARE, ASKED, {**BARE, "Relax": []}, {"Executable": "a.sh"}
     )
     assert run_agent(engine, now + 1.5 * HOUR, config=OF_VO) == 1
     assert body(engine, bare)["Requirements"] == {"Memory": 4000}
@@ -105,9 +91,9 @@ def test_rules_of_a_vo_hold_for_jobs_that_state_none(engine: Engine, now: dateti
     assert steps(engine, own) == ["after 2 h: Memory 8000 → 4000"]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_without_rules_no_waiting_job_is_read(engine: Engine, now: datetime) -> None:
-    wait_in_queue(engine, now, BARE, {**BARE, "Relax": []})
+    enqueue(engine, PLAIN, now, BARE, {**BARE, "Relax": []})
     seen: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
     assert run_agent(engine, now + 50 * DAY) == 0
@@ -117,16 +103,16 @@ def test_without_rules_no_waiting_job_is_read(engine: Engine, now: datetime) -> 
 def test_an_outage_brings_no_step_nearer(engine: Engine, now: datetime) -> None:
     stored_rows.service_up(engine, now, now + HOUR, process="before")
     stored_rows.service_up(engine, now + 5 * DAY, now + 9 * DAY, process="after")
-    wait_in_queue(engine, now, ASKED)
+    enqueue(engine, PLAIN, now, ASKED)
     assert run_agent(engine, now + 5 * DAY + 0.9 * HOUR) == 0
     assert run_agent(engine, now + 5 * DAY + HOUR) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_time_begins_again_with_a_rescheduling_and_what_was_given_up_stays(
     engine: Engine, now: datetime
 ) -> None:
-    [job_id] = wait_in_queue(engine, now, ASKED)
+    [job_id] = enqueue(engine, PLAIN, now, ASKED)
     assert run_agent(engine, now + 2 * HOUR) == 1
     with database.writing(engine) as conn:
         control.reschedule_jobs(conn, [job_id], source="ann", now=now + 3 * HOUR, maximum=3)
@@ -136,7 +122,7 @@ def test_time_begins_again_with_a_rescheduling_and_what_was_given_up_stays(
     assert run_agent(engine, now + 7 * HOUR) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_members_of_a_parametric_job_have_steps_and_values_of_their_own(
     engine: Engine, now: datetime
 ) -> None:
@@ -147,26 +133,26 @@ def test_members_of_a_parametric_job_have_steps_and_values_of_their_own(
         "Parameters.m": [4000, 4000, 2000],
         "Parameters.h": [1, 3, 1],
     }
-    ids = wait_in_queue(engine, now, source)
+    ids = enqueue(engine, PLAIN, now, source)
     assert run_agent(engine, now + HOUR) == 2
     assert [body(engine, each)["MinRAM"] for each in ids] == [2000, 4000, 1000]
     assert run_agent(engine, now + 3 * HOUR) == 1
     assert [body(engine, each)["MinRAM"] for each in ids] == [2000, 2000, 1000]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_step_that_no_queue_could_run_is_not_made(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, {**BARE, "Relax": ["after 2 h: Memory = 64000"]})
+    [job_id] = enqueue(engine, PLAIN, now, {**BARE, "Relax": ["after 2 h: Memory = 64000"]})
     assert run_agent(engine, now + 3 * HOUR) == 0
     assert body(engine, job_id)["Requirements"] == {"Memory": 8000}
     larger = grid(GRID.replace("Memory: 8000", "Memory: 64000"))
     assert run_agent(engine, now + 4 * HOUR, config=larger) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_claim_or_an_edit_in_the_same_moment_wins(engine: Engine, now: datetime) -> None:
     """The agent has planned the step, then a claim takes one job and its user edits the other."""
-    claimed, edited = wait_in_queue(engine, now, ASKED, {**ASKED, "Priority": 0})
+    claimed, edited = enqueue(engine, PLAIN, now, ASKED, {**ASKED, "Priority": 0})
     later = now + 3 * HOUR
     with database.reading(engine) as conn:
         up = lost_jobs.uptime.read(conn)
@@ -184,11 +170,11 @@ def test_a_claim_or_an_edit_in_the_same_moment_wins(engine: Engine, now: datetim
     assert body(engine, edited)["Requirements"] == {"Memory": 2000}
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_each_step_of_many_jobs_is_made_once_beside_claims_and_other_agents(
     engine: Engine, now: datetime
 ) -> None:
-    ids = wait_in_queue(engine, now, *([ASKED] * 40))
+    ids = enqueue(engine, PLAIN, now, *([ASKED] * 40))
     later = now + 3 * HOUR
     taken: list[list[int]] = []
 
@@ -210,9 +196,9 @@ def test_each_step_of_many_jobs_is_made_once_beside_claims_and_other_agents(
     assert {body(engine, each)["Requirements"]["Memory"] for each in matched} <= {8000}
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_an_agent_that_is_killed_leaves_no_half_step(engine: Engine, now: datetime) -> None:
-    ids = wait_in_queue(engine, now, *([ASKED] * 3))
+    ids = enqueue(engine, PLAIN, now, *([ASKED] * 3))
     later = now + 3 * HOUR
     for statement in (*range(5, 60, 3), 1000):
         with crashes.killed_at(engine, statement), suppress(crashes.KilledError):
@@ -229,13 +215,13 @@ def test_an_agent_that_is_killed_leaves_no_half_step(engine: Engine, now: dateti
     assert waiting(engine) == ids
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_pass_of_relaxation_goes_on_where_it_was(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relaxing, "_PAGE", 2)
     monkeypatch.setattr(relaxing, "_PAGES", 1)
-    ids = wait_in_queue(engine, now, *([ASKED] * 5))
+    ids = enqueue(engine, PLAIN, now, *([ASKED] * 5))
     memory, later = LostJobsState(), now + 3 * HOUR
 
     def cycle() -> int:

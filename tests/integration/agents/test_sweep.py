@@ -43,7 +43,7 @@ from taskqueue.schema.tables import (
 from taskqueue.schema.tables import jobs as jobs_table
 from tests.support import concurrency
 from tests.support.factories import pilot_reports, stored_rows
-from tests.support.factories.submitted_jobs import GRID, grid, job, submit, waiting, way
+from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 MINUTE = timedelta(minutes=1)
@@ -59,9 +59,7 @@ def _service(request: pytest.FixtureRequest, now: datetime) -> None:
 
 
 def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
-    ids = submit(engine, grid(), now, *([JOB] * count))
-    batch.optimize(engine, grid(), ids, now=now)
-    return ids
+    return enqueue(engine, grid(), now, *([JOB] * count))
 
 
 def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:

@@ -28,7 +28,7 @@ from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
 from tests.support import concurrency, crashes
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, submit, waiting, way
+from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting, way
 
 JOB = {"Executable": "a.sh"}
 NOWHERE = {"Executable": "a.sh", "GPUs": 4}
@@ -38,19 +38,6 @@ OFF = grid()
 TTL = "Operations: {lhcb: {JobScheduling: {WaitingTTL: 7200, RescheduleDelays: [0]}}}\n"
 SET = grid(f"{GRID}\n{TTL}")
 PLACE = Location(site="A.B.ch", ce="ce", queue="big")
-
-
-@pytest.fixture
-def _up(engine: Engine, now: datetime) -> None:
-    stored_rows.service_up(engine, now - DAY, now + 100 * DAY)
-
-
-def wait_in_queue(
-    engine: Engine, now: datetime, *sources: Mapping[str, object], config: Configuration = SET
-) -> list[int]:
-    ids = submit(engine, config, now, *sources)
-    batch.optimize(engine, config, ids, now=now)
-    return ids
 
 
 def run_agent(engine: Engine, now: datetime, *, config: Configuration = SET, holder: str = "me") -> int:
@@ -74,11 +61,11 @@ def take(engine: Engine, now: datetime, most: int = 1) -> list[int]:
         return [each.job_id for each in opening.open_attempts(conn, assigned, now=now)]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_job_that_nothing_can_run_fails_after_its_time_with_the_reason(
     engine: Engine, now: datetime
 ) -> None:
-    [job_id] = wait_in_queue(engine, now, NOWHERE)
+    [job_id] = enqueue(engine, SET, now, NOWHERE)
     assert run_agent(engine, now + 1.9 * HOUR) == 0
     assert run_agent(engine, now + 2 * HOUR) == 1
     found = job(engine, job_id)
@@ -90,9 +77,9 @@ def test_a_job_that_nothing_can_run_fails_after_its_time_with_the_reason(
     assert {reason for _, reason in count(engine)} <= {*WORDS}
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_without_the_option_nothing_ends_and_nothing_is_read(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, NOWHERE | {"WaitingTTL": 60}, config=OFF)
+    [job_id] = enqueue(engine, OFF, now, NOWHERE | {"WaitingTTL": 60})
     seen: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
     assert run_agent(engine, now + 50 * DAY, config=OFF) == 0
@@ -100,10 +87,10 @@ def test_without_the_option_nothing_ends_and_nothing_is_read(engine: Engine, now
     assert not [each for each in seen if "waiting_jobs" in each and "descriptions" in each]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_job_may_state_less_than_its_vo_not_more(engine: Engine, now: datetime) -> None:
-    short, long_, plain = wait_in_queue(
-        engine, now, NOWHERE | {"WaitingTTL": 600}, NOWHERE | {"WaitingTTL": 10**6}, NOWHERE
+    short, long_, plain = enqueue(
+        engine, SET, now, NOWHERE | {"WaitingTTL": 600}, NOWHERE | {"WaitingTTL": 10**6}, NOWHERE
     )
     run_agent(engine, now + timedelta(minutes=11))
     assert waiting(engine) == [long_, plain]
@@ -112,10 +99,10 @@ def test_a_job_may_state_less_than_its_vo_not_more(engine: Engine, now: datetime
     assert waiting(engine) == []
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_members_of_a_parametric_job_may_have_times_of_their_own(engine: Engine, now: datetime) -> None:
     source = NOWHERE | {"WaitingTTL": "%(t)s", "Parameters.t": [600, 1200]}
-    ids = wait_in_queue(engine, now, source)
+    ids = enqueue(engine, SET, now, source)
     run_agent(engine, now + timedelta(minutes=11))
     assert waiting(engine) == ids[1:]
 
@@ -123,14 +110,14 @@ def test_members_of_a_parametric_job_may_have_times_of_their_own(engine: Engine,
 def test_an_outage_does_not_count(engine: Engine, now: datetime) -> None:
     stored_rows.service_up(engine, now, now + HOUR, process="before")
     stored_rows.service_up(engine, now + 5 * DAY, now + 9 * DAY, process="after")
-    wait_in_queue(engine, now, JOB)
+    enqueue(engine, SET, now, JOB)
     assert run_agent(engine, now + 5 * DAY + 0.9 * HOUR) == 0
     assert run_agent(engine, now + 5 * DAY + HOUR) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_time_before_a_match_and_before_a_rescheduling_does_not_count(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, JOB)
+    [job_id] = enqueue(engine, SET, now, JOB)
     assert take(engine, now + 1.5 * HOUR) == [job_id]
     back = now + 1.6 * HOUR
     run_agent(engine, back)  # its lease ends
@@ -147,9 +134,9 @@ def test_time_before_a_match_and_before_a_rescheduling_does_not_count(engine: En
     assert run_agent(engine, back + 5.9 * HOUR) == 0
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_time_in_which_its_sites_were_banned_does_not_count(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, JOB)
+    [job_id] = enqueue(engine, SET, now, JOB)
     task_queue_id = job(engine, job_id).task_queue_id
     assert task_queue_id is not None
     banned = WaitCause(task_queue_id=task_queue_id, cause=BAN_CAUSE, since=now, until=now + HOUR)
@@ -159,7 +146,7 @@ def test_time_in_which_its_sites_were_banned_does_not_count(engine: Engine, now:
     assert run_agent(engine, now + 3 * HOUR) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 @pytest.mark.parametrize(
     "text",
     [
@@ -169,25 +156,25 @@ def test_time_in_which_its_sites_were_banned_does_not_count(engine: Engine, now:
 )
 def test_what_the_configuration_keeps_does_not_fail(engine: Engine, now: datetime, text: str) -> None:
     asked = JOB | {"Site": ["A.B.ch"], "GridCE": ["ce"]}
-    [job_id] = wait_in_queue(engine, now, asked)
+    [job_id] = enqueue(engine, SET, now, asked)
     assert run_agent(engine, now + DAY, config=grid(f"{text}\n{TTL}")) == 0
     assert job(engine, job_id).status is JobStatus.WAITING
     assert run_agent(engine, now + DAY, config=SET) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -> None:
-    wait_in_queue(engine, now, JOB | {"Site": ["A.B.ch"]})
+    enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
     with database.writing(engine) as conn:
         closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
     assert run_agent(engine, now + DAY) == 0
     assert run_agent(engine, now + 2 * DAY + HOUR) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_job_that_is_claimed_in_the_same_moment_is_not_failed(engine: Engine, now: datetime) -> None:
     """The agent has read that its time is over, then a claim takes it, and gives it back."""
-    [job_id] = wait_in_queue(engine, now, JOB)
+    [job_id] = enqueue(engine, SET, now, JOB)
     later = now + 3 * HOUR
     with database.reading(engine) as conn:
         up = lost_jobs.uptime.read(conn)
@@ -207,9 +194,9 @@ def test_a_job_that_is_claimed_in_the_same_moment_is_not_failed(engine: Engine, 
     assert fail(later + 4 * HOUR) == [job_id]
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_each_of_many_jobs_ends_once_beside_claims_and_other_agents(engine: Engine, now: datetime) -> None:
-    ids = wait_in_queue(engine, now, *([JOB] * 60))
+    ids = enqueue(engine, SET, now, *([JOB] * 60))
     later = now + 3 * HOUR
     taken: list[list[int]] = []
 
@@ -230,9 +217,9 @@ def test_each_of_many_jobs_ends_once_beside_claims_and_other_agents(engine: Engi
     assert sum(count(engine).values()) == 60 - len(matched)
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_an_agent_that_is_killed_leaves_no_half_end(engine: Engine, now: datetime) -> None:
-    ids = wait_in_queue(engine, now, *([NOWHERE] * 5))
+    ids = enqueue(engine, SET, now, *([NOWHERE] * 5))
     later = now + 3 * HOUR
     for statement in (*range(9, 40, 3), 1000):
         with crashes.killed_at(engine, statement), suppress(crashes.KilledError):
@@ -245,13 +232,13 @@ def test_an_agent_that_is_killed_leaves_no_half_end(engine: Engine, now: datetim
     assert waiting(engine) == []
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_a_pass_goes_on_where_it_was_and_begins_again_after_a_while(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting_ttl, "_PAGE", 2)
     monkeypatch.setattr(waiting_ttl, "_PAGES", 1)
-    ids = wait_in_queue(engine, now, *([NOWHERE] * 5))
+    ids = enqueue(engine, SET, now, *([NOWHERE] * 5))
     memory, later = LostJobsState(), now + 3 * HOUR
 
     def cycle(moment: datetime) -> int:
@@ -261,15 +248,15 @@ def test_a_pass_goes_on_where_it_was_and_begins_again_after_a_while(
 
     assert [cycle(later) for _ in range(4)] == [2, 2, 1, 0]
     assert waiting(engine) == []
-    [new] = wait_in_queue(engine, now, NOWHERE)
+    [new] = enqueue(engine, SET, now, NOWHERE)
     assert new > ids[-1]
     assert cycle(later + timedelta(seconds=10)) == 0
     assert cycle(later + timedelta(seconds=30)) == 1
 
 
-@pytest.mark.usefixtures("_up")
+@pytest.mark.usefixtures("service_is_up")
 def test_the_cause_that_kept_it_longest_is_the_reason(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now, JOB)
+    [job_id] = enqueue(engine, SET, now, JOB)
     task_queue_id = job(engine, job_id).task_queue_id
     assert task_queue_id is not None
     kept = WaitCause(task_queue_id=task_queue_id, cause="limits", since=now, until=now + 1.5 * HOUR)

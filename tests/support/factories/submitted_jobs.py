@@ -8,6 +8,7 @@ from sqlalchemy import Engine, select
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
+from optimizers.chain import batch
 from optimizers.submit import submission
 from optimizers.submit.submitter import Submitter
 from taskqueue.db import database
@@ -55,6 +56,15 @@ def submit(
         engine, config, submitter, sources, now=now, key=key, sandbox=sandbox, steps={}
     )
     return stored.job_ids
+
+
+def enqueue(
+    engine: Engine, config: Configuration, now: datetime, *sources: str | Mapping[str, object]
+) -> list[int]:
+    """The ids of submitted jobs that the optimizers have put into their task queues."""
+    ids = submit(engine, config, now, *sources)
+    batch.optimize(engine, config, ids, now=now)
+    return ids
 
 
 def job(engine: Engine, job_id: int) -> Job:

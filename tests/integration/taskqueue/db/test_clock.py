@@ -1,7 +1,6 @@
 """A host whose clock is wrong goes by the time of the database."""
 
 import logging
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -29,13 +28,6 @@ class Steady:
         return self.seconds
 
 
-@pytest.fixture
-def postgres(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
-    yield engine
-    engine.dispose()
-
-
 def host(offset: timedelta) -> datetime:
     return clock.utc_now() + offset
 
@@ -47,29 +39,29 @@ def read(engine: Engine) -> datetime:
 
 @pytest.mark.parametrize("offset", [AHEAD, BEHIND])
 def test_the_clock_is_the_databases_whatever_that_of_the_host_shows(
-    postgres: Engine, offset: timedelta
+    postgresql: Engine, offset: timedelta
 ) -> None:
     steady = Steady()
-    before = read(postgres)
-    measured = DatabaseClock(postgres, host=partial(host, offset), steady=steady)
+    before = read(postgresql)
+    measured = DatabaseClock(postgresql, host=partial(host, offset), steady=steady)
     first = measured()
-    assert before <= first <= read(postgres)
+    assert before <= first <= read(postgresql)
     steady.seconds += 100
     assert measured() == first + timedelta(seconds=100)
     # Counted wrongly, as on a host that was suspended: the next reading corrects it.
     again = measured.read()
     assert measured() == again
-    assert before <= again <= read(postgres)
+    assert before <= again <= read(postgresql)
 
 
 @pytest.mark.parametrize(
     ("offset", "problem"), [(AHEAD, "ahead of"), (BEHIND, "behind"), (timedelta(), None)]
 )
 def test_the_offset_of_the_host_is_measured_and_logged_once(
-    postgres: Engine, offset: timedelta, problem: str | None, caplog: pytest.LogCaptureFixture
+    postgresql: Engine, offset: timedelta, problem: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
-        measured = DatabaseClock(postgres, host=partial(host, offset))
+        measured = DatabaseClock(postgresql, host=partial(host, offset))
         measured.read()
     assert abs(measured.offset - offset) < DAY / 2
     found = clock.describe_offset(measured.offset)
@@ -87,21 +79,21 @@ def test_on_sqlite_the_clock_is_that_of_the_host(sqlite_url: str, now: datetime)
 
 @pytest.mark.parametrize("offset", [AHEAD, BEHIND])
 def test_an_agent_on_a_host_a_day_off_takes_no_jobs_and_keeps_nobody_out(
-    postgres: Engine, offset: timedelta
+    postgresql: Engine, offset: timedelta
 ) -> None:
-    right, wrong = read(postgres), DatabaseClock(postgres, host=partial(host, offset))
-    with database.writing(postgres) as conn:
+    right, wrong = read(postgresql), DatabaseClock(postgresql, host=partial(host, offset))
+    with database.writing(postgresql) as conn:
         [job_id] = queued_jobs.put(conn, right)
         [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], right)
         uptime.record(conn, "serve", now=wrong())
     assert claimed.job_id == job_id
-    cycle = partial(_look, postgres)
+    cycle = partial(_look, postgresql)
     assert leader.run_once(cycle, name="lost-jobs", clock=wrong.read)
-    with database.reading(postgres) as conn:
+    with database.reading(postgresql) as conn:
         expires_at = conn.execute(select(agent_leases.c.expires_at)).scalar_one()
-        assert conn.execute(select(service_uptime.c.until)).scalar_one() <= read(postgres)
+        assert conn.execute(select(service_uptime.c.until)).scalar_one() <= read(postgresql)
         assert queued_jobs.left(conn) == [], "the match stays"
-    assert right < expires_at <= read(postgres) + lost_jobs.leader.LEASE_TIME
+    assert right < expires_at <= read(postgresql) + lost_jobs.leader.LEASE_TIME
 
 
 def _look(engine: Engine, now: datetime) -> object:

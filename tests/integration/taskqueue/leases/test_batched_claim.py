@@ -58,10 +58,8 @@ AT = queued_jobs.at(queued_jobs.LONG)
 
 
 @pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
-    yield engine
-    engine.dispose()
+def engine(postgresql: Engine) -> Engine:
+    return postgresql
 
 
 @pytest.fixture

@@ -38,10 +38,8 @@ FAILED = PayloadResult(
 
 
 @pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
-    yield engine
-    engine.dispose()
+def engine(postgresql: Engine) -> Engine:
+    return postgresql
 
 
 @pytest.fixture

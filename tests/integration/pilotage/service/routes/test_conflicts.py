@@ -36,10 +36,8 @@ CREATE TRIGGER conflict BEFORE INSERT ON blobs FOR EACH ROW EXECUTE FUNCTION fai
 
 
 @pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = database.connect(postgres_url)
-    yield engine
-    engine.dispose()
+def engine(postgresql: Engine) -> Engine:
+    return postgresql
 
 
 @pytest.fixture(params=["40001", "40P01"])

@@ -1,0 +1,14 @@
+"""A service for the agents, which read how long it was up."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.support.factories import stored_rows
+
+
+@pytest.fixture
+def service_is_up(engine: Engine, now: datetime) -> None:
+    """The service was up all the time, from yesterday on."""
+    stored_rows.service_up(engine, now - timedelta(days=1), now + timedelta(days=100))
