@@ -498,13 +498,6 @@ def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, stor
     assert held(store) == set()
 
 
-def test_bytes_stay_while_another_vo_has_them(engine: Engine, now: datetime, store: DirectoryStore) -> None:
-    digest = keep(engine, store, b"same", now)
-    assert keep(engine, store, b"same", now + 10 * DAY, vo="atlas") == digest
-    assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
-    assert held(store) == {digest}
-
-
 def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     digest = keep(engine, store, b"output", now)
     run(engine, now)

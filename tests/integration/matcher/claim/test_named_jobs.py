@@ -1,9 +1,7 @@
 """A request that names a job gets this one or none. Source: DIRAC's matches by JobID."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -12,10 +10,9 @@ from matcher.claim.claim_request import ClaimResult
 from requirements.errors import InvalidResource
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
-from tests.support.factories import queued_jobs, scenarios
+from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import request
 
-DATA = scenarios.load("share_scenarios.yaml")
 ASKED = RequirementClass(vo="lhcb", cpu_time=21_600)
 
 
@@ -27,25 +24,6 @@ def look(engine: Engine, now: datetime, count: int = 1, **said: object) -> Claim
 
 def given(engine: Engine, now: datetime, count: int = 1, **said: object) -> list[int]:
     return [each.job_id for each in look(engine, now, count, **said).claimed]
-
-
-@pytest.mark.parametrize("case", DATA["pick"], ids=lambda case: case["name"])
-def test_a_request_gets_the_job_that_dirac_gives_it(
-    engine: Engine, now: datetime, case: Mapping[str, Any]
-) -> None:
-    """Where DIRAC answers with an error that there is no such job among what fits, we answer: nothing."""
-    assert {each["name"] for each in DATA["pick"] if "dirac" in each} == {
-        "a request for one job that does not fit gets nothing"
-    }
-    ids: dict[int, int] = {}
-    with database.writing(engine) as conn:
-        for name, said in case["jobs"].items():
-            asked = replace(ASKED, sites=frozenset(said.get("Sites", ())))
-            [ids[name]] = queued_jobs.put(conn, now, asked=asked, priority=10)
-    said = dict(case["resource"])
-    if "JobID" in said:
-        said["JobID"] = ids[said["JobID"]]
-    assert given(engine, now, **said) == ([] if case["expect"] is None else [ids[case["expect"]]])
 
 
 def test_the_named_job_comes_before_better_ones_and_alone(engine: Engine, now: datetime) -> None:

@@ -149,19 +149,6 @@ def test_more_jobs_than_a_batch_holds(engine: Engine, now: datetime) -> None:
     assert len(batch.optimize(engine, grid(), ids, now=now).waiting) == len(ids)
 
 
-def test_equal_requirements_of_two_vos_are_two_pools(engine: Engine, now: datetime) -> None:
-    text = GRID.replace("small: {Memory: 2000}", "small: {Memory: 2000, VOs: {atlas: {Memory: 5000}}}")
-    atlas = replace(ANN, subject="x", vo="atlas", owner_group="atlas_user")
-    [ours] = submit(engine, grid(text), now, NEEDS_4000)
-    [theirs] = submit(engine, grid(text), now, NEEDS_4000, submitter=atlas)
-    batch.optimize(engine, grid(text), [ours, theirs], now=now)
-    pool = job(engine, theirs).submit_pool
-    assert pool is not None
-    assert pool != POOL_4000
-    assert "A.B.ch/ce/small" in queues(engine, pool)
-    assert "A.B.ch/ce/small" not in queues(engine, POOL_4000)
-
-
 def test_a_step_that_runs_twice_changes_nothing_the_second_time(engine: Engine, now: datetime) -> None:
     ids = submit(engine, grid(), now, NEEDS_4000, JOB)
     batch.optimize(engine, grid(), ids, now=now)

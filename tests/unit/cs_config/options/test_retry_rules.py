@@ -76,6 +76,8 @@ def test_reasons_are_those_that_pilots_report():
         ("9-2: twice", "9 is more than 2"),
         ("memory limmit: twice", "did you mean memory limit"),
         ("1: Memory x 10.5", "allowed are factors up to 10"),
+        ("1: Memory x 0", "allowed are factors up to 10"),
+        ("1: sometimes", "'sometimes' is no change"),
         ("1: after 1000 h", "allowed are 168 h"),
         ("1: 11 times", "allowed are 10"),
         ("1: Memory = ", "is no change"),

@@ -129,21 +129,6 @@ def test_a_lease_that_is_over_before_a_report_drops_the_job(
     assert [each["ended"] for each in ended["jobs"]] == ["Lost", "Done"]
 
 
-def test_a_payload_whose_token_was_revoked_is_ended_and_the_pilot_too(
-    server: LeaseServer, tmp_path: Path
-) -> None:
-    job = server.add(gate())
-    with PilotProcess(server.url, tmp_path) as pilot:
-        server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
-        for path in ("/requestJob", "/heartbeat"):
-            server.refuse(path, Refusal(401, "revoked", "the token was revoked"))
-        ended = pilot.end()
-
-    wait_until_gone("[ ! -e go ]")
-    assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
-    assert (ended["returncode"], "the token was revoked" in ended["reason"]) == (1, True)
-
-
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_report_that_is_refused_is_repeated_once_without_its_details(
     server: LeaseServer, tmp_path: Path, status: int

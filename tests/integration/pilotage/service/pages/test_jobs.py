@@ -263,16 +263,6 @@ def test_an_address_that_makes_no_sense_is_refused_with_what_would(
     expect(page.get_by_role("main")).to_contain_text("did you mean Waiting?")
 
 
-def test_an_operator_submits_for_others(service: Service, signed_in: SignedIn) -> None:
-    page = signed_in(service, role="operator", user="root")
-    page.goto("/jobs/new")
-    jdl = 'Executable = "/bin/true"; VO = "dune"; Owner = "ina"; OwnerGroup = "dune_user"; Parameters = 3;'
-    page.get_by_label("Description").fill(jdl)
-    page.get_by_role("button", name="Submit").click()
-    expect(page.locator("#jobs tbody th")).to_have_count(3)
-    expect(page.get_by_role("cell", name="ina", exact=True).first).to_be_visible()
-
-
 def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: SignedIn) -> None:
     ids = _submit(service, *[{"JobGroup": "live"}] * 2)
     page = signed_in(service, role="user", vo="cms", user="ada")

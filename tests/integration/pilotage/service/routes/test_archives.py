@@ -157,15 +157,6 @@ def test_the_output_of_a_closed_attempt_is_409_and_not_stored(service: Service, 
     assert not list((tmp_path / "blobs" / "incoming").iterdir())
 
 
-def test_a_job_without_a_sandbox_has_none_to_fetch(service: Service):
-    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
-    pilot = service.pilot(QUEUE)
-    found = match(service, pilot)
-    answer = pilot.get(f"/api/v1/leases/{found['lease']}/sandbox")
-    assert answer.status_code == 404
-    assert answer.json()["error"]["code"] == "blob_not_found"
-
-
 def test_a_sender_that_breaks_off_leaves_nothing(service: Service, tmp_path):
     def broken():
         yield b"x" * 100_000

@@ -256,6 +256,8 @@ def test_memory_and_time_have_to_make_sense(grid: Grid, job: Mapping[str, Any], 
 @pytest.mark.parametrize("case", SHARES["pick"], ids=lambda case: case["name"])
 def test_a_request_gets_the_job_that_dirac_gives_it(grid: Grid, case: Mapping[str, Any]) -> None:
     """Where DIRAC answers with an error that there is no such job among what fits, we answer: nothing."""
+    if "dirac" in case:
+        assert case["name"] == "a request for one job that does not fit gets nothing"
     ids = dict(zip(case["jobs"], grid.submit(*case["jobs"].values()), strict=True))
     said = {name: ids[value] if name == "JobID" else value for name, value in case["resource"].items()}
     assert grid.given(said) == ([] if case["expect"] is None else [ids[case["expect"]]])

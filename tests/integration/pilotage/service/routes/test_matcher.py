@@ -225,14 +225,6 @@ def test_nothing_to_give_says_why_and_when_to_ask_again(service: Service):
     assert any("Colour" in warning for warning in answer["warnings"])
 
 
-def test_the_same_request_id_gives_the_same_match(service: Service):
-    submit(service, JOB, JOB)
-    pilot = service.pilot(QUEUE)
-    first = take(pilot, request_id="r1")
-    assert take(pilot, request_id="r1") == first
-    assert take(pilot, request_id="r2")["job_id"] != first["job_id"]
-
-
 def test_a_pilot_gets_as_many_jobs_as_it_counts(service: Service):
     submit(service, *[JOB] * 5)
     assert len(ask(service.pilot(QUEUE), count=3).json()["matches"]) == 3
@@ -261,19 +253,6 @@ def test_a_wrong_resource_is_400(service: Service):
         assert answer.json()["error"]["details"]["problems"]
 
 
-def test_a_killed_job_tells_its_pilot_and_keeps_its_output(service: Service):
-    [job_id] = submit(service)
-    pilot = service.pilot(QUEUE)
-    lease = f"/api/v1/leases/{take(pilot)['lease']}"
-    pilot.post(f"{lease}/start")
-    service.user().post(f"/api/v1/jobs/{job_id}/kill")
-    assert pilot.post(f"{lease}/heartbeat").json()["commands"] == ["kill"]
-    assert pilot.put(f"{lease}/output", content=b"partial").status_code == 200
-    assert pilot.post(f"{lease}/finish", json={"status": "Failed", "exit_code": 137}).status_code == 200
-    assert status(service, job_id) == "Killed"
-    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == b"partial"
-
-
 def test_a_released_job_waits_again_and_a_late_report_is_recorded(service: Service):
     [job_id] = submit(service)
     pilot = service.pilot(QUEUE)
@@ -288,17 +267,6 @@ def test_a_released_job_waits_again_and_a_late_report_is_recorded(service: Servi
     log = service.user().get(f"/api/v1/jobs/{job_id}/log").json()["log"]
     assert "refused" in log[-1]["minor"]
     assert take(pilot)["epoch"] == 2
-
-
-def test_a_started_job_that_is_released_goes_through_the_optimizers_again(service: Service):
-    [job_id] = submit(service)
-    pilot = service.pilot(QUEUE)
-    lease = f"/api/v1/leases/{take(pilot)['lease']}"
-    pilot.post(f"{lease}/start")
-    pilot.post(f"{lease}/release")
-    shown = service.user().get(f"/api/v1/jobs/{job_id}").json()
-    assert shown["reschedules"] == 1
-    assert shown["status"] in {"Rescheduled", "Checking", "Waiting"}
 
 
 def test_a_bound_pilot_asks_for_its_own_queue_only(service: Service):
@@ -542,14 +510,6 @@ def test_every_reason_why_a_place_is_closed_is_told_and_counted(
     assert all(each["retry_after"] > 0 for each in answers)
     text = service.as_role("monitor").get("/metrics").text
     assert f'pilotage_match_refusals_total{{reason="{reason}"}} 2.0' in text
-
-
-def test_a_banned_site_gets_tests_all_the_same(service: Service):
-    service.operator().post("/api/v1/sites/LCG.A.org/ban", json={"reason": "fire"})
-    _, test = submit(service, JOB, {**JOB, "JobType": "Test"})
-    pilot = service.pilot(QUEUE)
-    assert take(pilot)["job_id"] == test
-    assert ask(pilot).json()["reason"] == "banned"
 
 
 @contextlib.contextmanager

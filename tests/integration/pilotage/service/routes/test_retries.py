@@ -187,15 +187,10 @@ def test_a_value_that_becomes_infinite_is_too_large(service: Service):
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [
-        ("137", "allowed is 'exit code or reason: changes'"),
-        ("memory limmit: twice", "is no end of a job, did you mean memory limit?"),
-        ("1: Memory x 0", "allowed are factors up to 10"),
-        ("1: 11 times", "11 times are too many, allowed are 10"),
         ("1: MinRAM x 2", "MinRAM is not a number in the description"),
         ("1: Memry = 2", "did you mean"),
         ("; ".join(f"{code}: A = 1, B = 2, C = 3" for code in range(14)), "42 changed values are too many"),
         ("1: Owner = bob", "a job keeps its owner"),
-        ("1: sometimes", "'sometimes' is no change"),
     ],
 )
 def test_a_rule_that_cannot_be_applied_is_refused(service: Service, rule: str, problem: str):
