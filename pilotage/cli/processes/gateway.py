@@ -31,10 +31,12 @@ from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
 from pilotage.fabric.director import system_check, targets
 from pilotage.fabric.director.targets import QueueTarget
 from pilotage.fabric.gateway import configuration
+from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.configuration import GatewayFile, InvalidGateway
-from pilotage.fabric.gateway.gateway import Gateway, GatewayAdvertising, GridJobPulling
+from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
+from pilotage.fabric.gateway.pulling import GridJobPulling
 from pilotage.fabric.gateway.service import GatewayService
 from pilotage.fabric.manager import grid_job, job_types
 from pilotage.fabric.manager import journal as journals

@@ -195,7 +195,7 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
     with running(engine, tmp_path, CONFIG.format(throttle=throttle)) as service:
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)
-        logger = logging.getLogger("pilotage.fabric.gateway.gateway")
+        logger = logging.getLogger("pilotage.fabric.gateway.pulling")
         caplog.set_level(logging.INFO, logger.name)
         monkeypatch.setattr(logger, "handlers", [*logger.handlers, record])
         job_ids = burst.ground.submit(number, LocalJobs=LOCAL_JOBS)
