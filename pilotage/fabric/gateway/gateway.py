@@ -5,9 +5,8 @@ must not delay heartbeats. All state that has to outlive the process is in the m
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from pilotage.fabric.cycle_summaries import GatewaySummary, Presence
@@ -15,7 +14,6 @@ from pilotage.fabric.gateway.advertising import GatewayAdvertising
 from pilotage.fabric.gateway.leases import GatewayLeases
 from pilotage.fabric.gateway.permits import Permits
 from pilotage.fabric.gateway.pulling import GridJobPulling
-from pilotage.fabric.manager.grid_job import GridJob
 from pilotage.fabric.manager.manager import Manager
 from pilotage.fabric.pilot.service.transport import Away, Refused
 
@@ -59,7 +57,13 @@ class Gateway:
     def _count(self, summary: GatewaySummary) -> None:
         """Count the grid jobs as they are now, and note their problems."""
         grid_jobs = self.manager.grid_jobs()
-        _count([replace(each, phase=self.leases.phase_of(each)) for each in grid_jobs], summary)
+        summary.grid_jobs = Counter(self.leases.phase_of(each).value for each in grid_jobs)
+        summary.local_jobs = Counter()
+        summary.stuck = sum(bool(each.problem) for each in grid_jobs)
+        for each in grid_jobs:
+            summary.local_jobs.update({state.value: number for state, number in each.local.items()})
+            if each.problem:
+                summary.note_problem(each.taken.vo, f"job {each.taken.job_id}: {each.problem}")
 
     def _report(self, summary: GatewaySummary) -> None:
         """Report that this gateway works. A refusal stops nothing: its journal is locked by this process."""
@@ -81,13 +85,3 @@ class Gateway:
         self.advertising.advertise(sites, summary)
         taken = self.pulling.pull(grid_jobs, summary)
         self.leases.begin(taken, summary)
-
-
-def _count(grid_jobs: Sequence[GridJob], summary: GatewaySummary) -> None:
-    summary.grid_jobs = Counter(each.phase.value for each in grid_jobs)
-    summary.local_jobs = Counter()
-    summary.stuck = sum(bool(each.problem) for each in grid_jobs)
-    for each in grid_jobs:
-        summary.local_jobs.update({state.value: number for state, number in each.local.items()})
-        if each.problem:
-            summary.note_problem(each.taken.vo, f"job {each.taken.job_id}: {each.problem}")
