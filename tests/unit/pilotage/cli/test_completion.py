@@ -105,33 +105,28 @@ echo "${{COMPREPLY[@]}}"
     assert done.stdout.split() == ["reschedule"]
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["job list", "pool list", "queue drain", "site list", "accounting", "pilots list", "config history"],
-)
-def test_a_client_command_imports_no_database_no_matcher_and_no_jdl_parser(words: str) -> None:
-    heavy = (
-        "sqlalchemy",
-        "htcondor2",
-        "classad2",
-        "matcher",
-        "optimizers",
-        "fastapi",
-        "pilotage.cli.settings",
-    )
-    code = (
-        f"import sys; from pilotage.cli import application; application.application({words.split()!r});"
-        f"print([each for each in {heavy} if each in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+#: Prints for each command which modules were imported for it, or for those before.
+LOOK = """
+import sys
+from pilotage.cli import application
+for line in sys.argv[2:]:
+    application.application(line.split())
+    print(line, "imports", *(each for each in sys.argv[1].split() if each in sys.modules))
+"""
 
 
-@pytest.mark.parametrize("words", ["job submit", "queue list", "config show", "config apply", "login"])
-def test_a_client_command_that_reads_files_imports_no_database(words: str) -> None:
-    code = (
-        f"import sys; from pilotage.cli import application; application.application({words.split()!r});"
-        f"print([each for each in ('sqlalchemy', 'matcher', 'fastapi') if each in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def list_imported(heavy: str, *lines: str) -> list[str]:
+    command = [sys.executable, "-c", LOOK, heavy, *lines]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_client_commands_import_no_database_no_matcher_and_no_jdl_parser() -> None:
+    lines = ("job list", "pool list", "queue drain", "site list", "accounting", "pilots list")
+    heavy = "sqlalchemy htcondor2 classad2 matcher optimizers fastapi pilotage.cli.settings"
+    found = list_imported(heavy, *lines, "config history")
+    assert found == [f"{line} imports" for line in (*lines, "config history")]
+
+
+def test_client_commands_that_read_files_import_no_database() -> None:
+    lines = ("job submit", "queue list", "config show", "config apply", "login")
+    assert list_imported("sqlalchemy matcher fastapi", *lines) == [f"{line} imports" for line in lines]
