@@ -1,4 +1,4 @@
-"""The command line as users meet it: real processes, from `pilotage up` to the output of a job."""
+"""The command line as users meet it, from `pilotage up` in a process to the output of a job."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import pytest
 from examples.servers.starting import free_port, wait_until
 from pilotage.client import connection
 from pilotage.client.api import ServiceClient
-from tests.support.one_machine import JOB, RESOURCES, Home
+from tests.support.one_machine import JOB, RESOURCES, Home, QuickHome
 from tests.support.processes import PILOTAGE
 
 #: Of `job wait`: as many seconds as a slow machine needs.
@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     (directory / "hello.sh").write_text('#!/bin/sh\necho "hello $1"\n')
     (directory / "hello.sh").chmod(0o755)
     (directory / "sample.jdl").write_text(JOB.replace("%s", "%(SAMPLE)s"))
-    return Home(directory / "home")
+    return QuickHome(directory / "home")
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,14 @@ def submit(home: Home, file: Path, *options: object) -> list[int]:
 
 
 def test_a_job_with_a_script_in_its_sandbox_runs_and_its_output_comes_back(up: Home, directory: Path) -> None:
-    (job_id,) = submit(up, directory / "hello.jdl")
-    assert up.json("job", "wait", job_id, *PATIENT)["counts"] == {"Done": 1}
-    found = up.json("job", "show", job_id)
+    shell = Home(up.path)
+    (job_id,) = submit(shell, directory / "hello.jdl")
+    assert shell.json("job", "wait", job_id, *PATIENT)["counts"] == {"Done": 1}
+    found = shell.json("job", "show", job_id)
     assert (found["status"], found["site"]) == ("Done", "LCG.Here.org")
-    log = up.json("job", "log", job_id)["log"]
+    log = shell.json("job", "log", job_id)["log"]
     assert [entry["to"] for entry in log if entry["to"] != entry["from"]][-1] == "Done"
-    files = up.json("job", "output", job_id, "--directory", directory / "out")["files"][str(job_id)]
+    files = shell.json("job", "output", job_id, "--directory", directory / "out")["files"][str(job_id)]
     (std_out,) = [Path(file) for file in files if Path(file).name == "std.out"]
     assert std_out.read_text() == "hello world\n"
 
@@ -222,24 +223,24 @@ def test_a_mistake_in_a_description_is_named_with_its_line(up: Home, directory: 
 
 
 def test_machines_get_refusals_as_json(up: Home) -> None:
-    error = json.loads(up.run("job", "show", "999999", "--json", status=1).stderr)["error"]
+    error = json.loads(Home(up.path).run("job", "show", "999999", "--json", status=1).stderr)["error"]
     assert error["code"] == "job_not_found"
 
 
 def test_a_token_is_minted_for_an_installation_and_not_for_a_mistyped_home(tmp_path: Path) -> None:
     mint = ("token", "--role", "user", "--vo", "biomed", "--user", "ada")
-    mistyped = Home(tmp_path / "pilotgae")
+    mistyped = QuickHome(tmp_path / "pilotgae")
     assert "db upgrade" in mistyped.error(*mint, status=1)
     assert not mistyped.path.exists()
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "diary.txt").touch()
-    assert "others" in Home(tmp_path / "others").error(*mint, status=1)
+    assert "others" in QuickHome(tmp_path / "others").error(*mint, status=1)
     (tmp_path / "new").mkdir()
-    assert Home(tmp_path / "new").json(*mint)["token"]
+    assert QuickHome(tmp_path / "new").json(*mint)["token"]
 
 
 def test_a_second_system_keeps_out_of_the_same_home(up: Home) -> None:
-    assert "runs already" in up.error("up", "--port", "0", status=1)
+    assert "runs already" in Home(up.path).error("up", "--port", "0", status=1)
 
 
 def test_secrets_are_for_their_owner_alone_and_the_doctor_finds_nothing(up: Home) -> None:
@@ -262,24 +263,24 @@ def test_agents_run_once_on_demand(up: Home) -> None:
 
 
 def test_commands_without_a_service_say_how_to_get_one(tmp_path: Path) -> None:
-    assert "pilotage up" in Home(tmp_path).error("job", "list", status=2)
+    assert "pilotage up" in QuickHome(tmp_path).error("job", "list", status=2)
 
 
 def test_a_service_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+    home = QuickHome(tmp_path)
     (tmp_path / "client.env").write_text("PILOTAGE_URL=http://127.0.0.1:9\nPILOTAGE_TOKEN=x\n")
     assert "cannot be reached" in home.error("job", "list", status=1)
 
 
 def test_a_token_is_not_sent_to_a_service_that_somebody_else_names(tmp_path: Path) -> None:
     (tmp_path / "client.env").write_text("PILOTAGE_URL=http://127.0.0.1:9\nPILOTAGE_TOKEN=x\n")
-    assert "no token" in Home(tmp_path).error("job", "list", "--url", "http://127.0.0.1:10", status=2)
+    assert "no token" in QuickHome(tmp_path).error("job", "list", "--url", "http://127.0.0.1:10", status=2)
 
 
 def test_every_problem_of_a_configuration_is_told_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES.replace("MaxRAM: 4000", "MaxRAM: much").replace("Sites:", "Stes:"))
-    done = Home(tmp_path).run("config", "check", file, status=2)
+    done = QuickHome(tmp_path).run("config", "check", file, status=2)
     assert "Sites" in done.stderr
     assert "resources.yaml:3" in done.stderr
 
