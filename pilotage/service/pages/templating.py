@@ -123,7 +123,7 @@ def duration(value: timedelta | float | None, parts: int = 2) -> str:
     """Format a duration (a number is in seconds) in its `parts` largest units."""
     if value is None:
         return NOTHING
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    seconds = round(value.total_seconds() if isinstance(value, timedelta) else float(value), 1)
     if abs(seconds) < 10 and seconds != int(seconds):
         return f"{seconds:.1f}{_NO_BREAK}s"
     units: list[str] = []

@@ -3,7 +3,12 @@
 
 const drawn = new Map();
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const grouped = (value) => (value == null ? "–" : Number(value).toLocaleString("en").replaceAll(",", "\u202f"));
+// Small numbers keep their digits: rounded to thousandths they would all be 0.
+const digits = (value) => (Math.abs(value) < 1 ? { maximumSignificantDigits: 3 } : {});
+const grouped = (value) => (value == null ? "–" : Number(value).toLocaleString("en", digits(value)).replaceAll(",", "\u202f"));
+
+// A value between two gaps is no line.
+const isAlone = (values, place) => values[place] != null && values[place - 1] == null && values[place + 1] == null;
 
 // Each line on top of those before it; the raw numbers stay for the legend.
 function stacked(lines) {
@@ -54,7 +59,7 @@ function series(line, chart, paths, place) {
     width: { line: 2, area: 1, bars: 0 }[chart.kind],
     dash: chart.kind === "line" ? DASHES[place % DASHES.length] : undefined,
     fill: FILLS[chart.kind](colour, line.tone),
-    points: { show: chart.times.length === 1 || (chart.kind === "line" && line.values.includes(null)) }, // a value between two gaps is no line
+    points: { show: chart.kind !== "bars", filter: () => line.values.map((_, each) => each).filter((each) => isAlone(line.values, each)) },
     paths,
     value: (_, __, ___, index) => grouped(index == null ? line.values.at(-1) : line.values[index]),
   };
@@ -92,8 +97,6 @@ function drawOne(chart, place, height, show) {
   const isBars = chart.kind === "bars";
   const length = chart.times.length > 1 ? chart.times[1] - chart.times[0] : 3600;
   const margin = isBars ? length / 2 : 0;
-  const every = Math.ceil((chart.times.length * 60) / place.clientWidth);
-  const labelled = chart.times.filter((_, number) => number % every === 0);
   const tones = order.map((number) => style(`--series-${chart.lines[number].tone}`));
   const options = {
     width: place.clientWidth,
@@ -105,7 +108,7 @@ function drawOne(chart, place, height, show) {
     axes: [
       axis({
         ...(show && { size: 26 }),
-        splits: isBars ? () => labelled : undefined,
+        splits: isBars ? ({ width }) => chart.times.filter((_, number) => number % Math.ceil((chart.times.length * 60) / width) === 0) : undefined,
         values: (_, ticks, __, ___, step) => ticks.map((each) => label(each, isBars ? length : step)),
       }),
       axis({ size: show ? 52 : 64, ...(show && { space: 22 }), values: (_, ticks) => ticks.map((each) => (show && !Number.isInteger(each) ? "" : grouped(each))) }),

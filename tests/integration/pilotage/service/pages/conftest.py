@@ -5,16 +5,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from agents import accounting
 from pilotage.service.services import utc_now
+from requirements.states import JobStatus as S
 from requirements.states import PilotStatus
 from taskqueue.db import database
 from taskqueue.pilots import hardware, pilots
 from taskqueue.pilots.hardware import HardwareShape
 from taskqueue.sites import closures, processes
-from taskqueue.sites.closures import Downtime, Severity
+from taskqueue.sites.closures import Ban, Downtime, Severity
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
 from tests.support.factories import stored_rows
 from tests.support.servers.chromium import chromium, signed_in, windows
@@ -22,8 +24,12 @@ from tests.support.service import CONFIG, Service, running_on_sqlite
 
 __all__ = ["chromium", "signed_in", "windows"]
 
-A, B = "LCG.A.org", "LCG.B.org"
+A, B, C = "LCG.A.org", "LCG.B.org", "LCG.C.org"
 _GRID = CONFIG.replace(
+    "Operations:\n",
+    f"    {C}: {{VO: [cms], CEs: {{ce3: {{Queues: {{q: {{CPUTime: 100000}}}}}}}}}}\nOperations:\n",
+    1,
+).replace(
     f"    {A}:\n",
     f"    {A}:\n      Throttle: {{Policy: level2, MaxJobs: 20, MaxSubmittingAndOutputGatheringJobs: 5}}\n"
     "      RunningLimit: {JobType: {Merge: {count: 50, cores: 400}, Stage: {cores: 8}}}\n"
@@ -40,9 +46,9 @@ def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """Jobs of three people and two VOs in many statuses; pilots, one of them long ago; a site that fails.
+    """Jobs of three people and two VOs in all statuses; pilots, one of them long ago; a site that fails.
 
-    Of what pages show besides, one of each: limits, floors, a downtime, directors, versions.
+    Of what pages show besides, one of each: limits, floors, a ban, a downtime, directors, versions.
     """
     with running_on_sqlite(sqlite_template, tmp_path_factory.mktemp("world")) as service:
         for user, vo in (("ada", "cms"), ("bob", "cms"), ("ida", "cms"), ("ida", "dune")):
@@ -70,6 +76,7 @@ def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
             old = utc_now() - timedelta(days=3)
             pilots.record_contact(conn, stamp="old", vo="cms", queue=None, now=old)
             stored_rows.force_pilot(conn, "old", status=PilotStatus.DONE)
+        _add_states(service)
         _report_sites(service)
         assert accounting.cycle(service.engine, now=utc_now(), holder="test") is not None
         yield service
@@ -77,14 +84,51 @@ def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def _run(service: Service, queue: str, end: Mapping[str, Any] | None, *, vo: str = "cms") -> None:
     """A pilot that gets a job, which ends so; None: it runs."""
-    site, ce, name = queue.split("/")
     pilot = service.pilot(queue, vo)
-    asked = {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000}
-    [match] = pilot.post("/api/v1/matcher/requestJob", json=asked).raise_for_status().json()["matches"]
-    lease = f"/api/v1/leases/{match['lease']}"
+    _, lease = _take(pilot, queue)
     pilot.post(f"{lease}/start", json={}).raise_for_status()
     if end is not None:
         pilot.post(f"{lease}/finish", json=end).raise_for_status()
+
+
+def _take(pilot: httpx.Client, queue: str) -> tuple[int, str]:
+    """The job that a pilot, or a gateway, gets, and the address of its lease."""
+    site, ce, name = queue.split("/")
+    asked = {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000}
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=asked).raise_for_status().json()["matches"]
+    return match["job_id"], f"/api/v1/leases/{match['lease']}"
+
+
+def _add_states(service: Service) -> None:
+    """Jobs in the statuses that no run leads to, a job after another, a grid job, and pilots without jobs."""
+    queue, now = f"{A}/ce1/long", utc_now()
+    for status in (S.MATCHED, S.STALLED, S.COMPLETING, S.COMPLETED, S.RESCHEDULED):
+        service.submit({"Executable": "x", "JobGroup": "states", "Site": A, "Priority": 9})
+        pilot = service.pilot(queue)
+        job_id, lease = _take(pilot, queue)
+        if status != S.MATCHED:
+            pilot.post(f"{lease}/start", json={}).raise_for_status()
+            with database.writing(service.engine) as conn:
+                stored_rows.set_status(conn, job_id, status, minor="As seen", source="test", now=now)
+    steps = [{"Executable": "x", "JobName": "make"}, {"Executable": "x", "JobName": "fit", "After": "make"}]
+    service.submit(
+        *({**step, "JobGroup": "workflow", "Requirements": {"Memory": 9_000_000}} for step in steps)
+    )
+    service.submit({"Executable": "x", "JobName": "generate", "Site": A, "Priority": 9})
+    gateway = service.as_role("gateway", vo="cms", site=A, user="gate")
+    _, lease = _take(gateway, queue)
+    gateway.post(f"{lease}/start").raise_for_status()
+    reported = {
+        "progress": "generating",
+        "phases": [{"name": "generate", "done": 117, "of": 250, "unit": "events"}],
+        "local_jobs": {"active": 3, "done": 4, "error": 1},
+    }
+    gateway.post(f"{lease}/heartbeat", json=reported).raise_for_status()
+    director = service.as_role("director", vo="cms", user="north")
+    for reason in ("no_task_queue", "limits"):
+        director.post("/api/v1/pilots", json={"stamp": f"empty-{reason}", "queue": queue}).raise_for_status()
+        news = {"reference": "e.batch", "status": "Done", "empty_reason": reason}
+        director.post(f"/api/v1/pilots/empty-{reason}/status", json=news).raise_for_status()
 
 
 def _report_sites(service: Service) -> None:
@@ -123,6 +167,7 @@ def _report_sites(service: Service) -> None:
         )
         processes.report(conn, process, lease=timedelta(0), now=now)
         closures.add_downtime(conn, outage)
+        closures.set_ban(conn, Ban(site=C, reason="disks fail", author="eve", at=now, until=None))
         hardware.store_seen(conn, [(A, shape)], now=now)
     pilot = {"stamp": "n", "queue": f"{A}/ce1/long"}
     director = service.as_role("director", vo="cms", user="north")

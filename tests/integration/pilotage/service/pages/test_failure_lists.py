@@ -14,7 +14,7 @@ from taskqueue.schema.tables import attempts
 from tests.support.factories import stored_rows
 from tests.support.service import Service
 
-_ROW = re.compile(r'<th scope="row" class="number">(\d+)</th>.*?<a href="(/jobs\?[^"]*)"', re.DOTALL)
+_ROW = re.compile(r'<th scope="row" class="number"><a href="(/jobs\?[^"]*)">(\d+)</a></th>')
 _JOB = re.compile(r'id="job-(\d+)"')
 
 
@@ -42,8 +42,8 @@ def test_a_number_of_failures_leads_to_a_list_of_that_many(service: Service) -> 
         _fail(conn, 1, hours_ago=1, minor="Stalled")
     browser = _browser(service)
     rows = _ROW.findall(browser.get("/failures").raise_for_status().text)
-    assert sorted(int(number) for number, _ in rows) == [1, 1, 2, 3]
-    for number, address in rows:
+    assert sorted(int(number) for _, number in rows) == [1, 1, 2, 3]
+    for address, number in rows:
         jobs = _JOB.findall(browser.get(unescape(address)).raise_for_status().text)
         assert len(jobs) == int(number), address
 

@@ -52,7 +52,7 @@ def test_failures_are_grouped_by_site_and_exit_code_and_lead_to_the_jobs(
     page.set_viewport_size({"width": 390, "height": 900})
     expect(bar).to_be_hidden()
     page.set_viewport_size({"width": 1280, "height": 900})
-    row.get_by_role("link", name="Application Finished With Errors").click()
+    row.get_by_role("rowheader").get_by_role("link", name="1", exact=True).click()
     expect(page.get_by_role("link", name=str(failed), exact=True)).to_be_visible()
     other = signed_in(service, role="vo_admin", vo="dune", user="kim")
     other.goto("/failures")

@@ -114,7 +114,13 @@ def test_statuses_have_the_colours_of_all_pages():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0139, "0.0\xa0s"), (43.81, "43\xa0s"), (3600, "1.0\xa0h"), (8_640_000, "2\u202f400.0\xa0h")],
+    [
+        (0.0139, "0\xa0s"),
+        (9.96, "10\xa0s"),
+        (43.81, "43\xa0s"),
+        (3600, "1.0\xa0h"),
+        (8_640_000, "2\u202f400.0\xa0h"),
+    ],
 )
 def test_used_time_is_readable_at_any_size(seconds: float, text: str):
     assert templating.hours(seconds) == text

@@ -1,0 +1,57 @@
+"""How each page looks: contrast, words, names of what is clicked, axes; at any width, light and dark."""
+
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.support.page_walk import ROLES, Walk
+from tests.support.servers.chromium import SignedIn
+from tests.support.service import Service
+
+pytestmark = pytest.mark.debian("chromium")
+
+#: Pages to which no link of the walk leads, since they change something.
+_FORMS = (
+    "/jobs/new",
+    "/jobs/change?do=kill&job_group=scan",
+    "/jobs/resubmit?job_group=scan",
+    "/nowhere",
+    "/docs",
+)
+#: Of pages that are alike one is looked at.
+_ONE = re.compile(r"(/pilots/|/pools/).*")
+_FUNCTIONS = Path(__file__).with_name("looks.js").read_text()
+
+
+def _find(page: Page, *functions: str) -> list[str]:
+    calls = ", ".join(f"...{each}()" for each in functions)
+    found: list[str] = page.evaluate(f"() => {{ {_FUNCTIONS}\nreturn [{calls}]; }}")
+    return found
+
+
+def _look(page: Page, address: str) -> dict[str, None]:
+    """What is wrong with a page, at any width, light or dark."""
+    page.goto(address)
+    wrong = _find(page, "findUnnamed", "findRunTogether")
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        wrong += [f"{scheme}: {each}" for each in _find(page, "findPale")]
+    for width in (360, 768, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        wrong += [f"{width}: {each}" for each in _find(page, "findBroken", "findBadAxes")]
+    return {f"{address}: {each}": None for each in wrong}
+
+
+@pytest.mark.parametrize("who", ["operator", "user"])
+def test_each_page_can_be_read_at_any_width_light_and_dark(
+    who: str, world: Service, signed_in: SignedIn
+) -> None:
+    page = signed_in(world, **ROLES[who])
+    walked = {_ONE.sub(r"\1", urlsplit(at).path): at for at, _ in Walk(world, ROLES[who]).iterate()}
+    wrong: dict[str, None] = {}
+    for address in (*walked.values(), *_FORMS):
+        wrong |= _look(page, address)
+    assert not wrong, "\n".join(wrong)
