@@ -35,7 +35,8 @@ Infrastructure=text InfrastructureDescription=text NodeCount=int Processors=int 
 LatestEndTime=time WallDuration=int! CpuDuration=int! NormalisedWallDuration=by_benchmark!
 NormalisedCpuDuration=by_benchmark! NumberOfJobs=int!
 """
-#: By header: the form of each field, with `!` where it is required. Written from APEL's own records.
+#: By header: the form of each field, with `!` where it is required. Written from APEL's own records: what its
+#: loader takes for a message, refuses as unknown, or as null in a field that is required.
 SCHEMA: Mapping[str, Mapping[str, str]] = {
     header: dict(field.split("=") for field in fields.split())
     for header, fields in (
@@ -47,7 +48,7 @@ SCHEMA: Mapping[str, Mapping[str, str]] = {
 FORMS = {
     "text": re.compile(r"(?!null$|none$)\S.*", re.IGNORECASE),
     "int": re.compile(r"[0-9]{1,18}"),
-    "float": re.compile(r"[0-9]+\.[0-9]{1,3}"),
+    "float": re.compile(r"(?!0+\.0+$)[0-9]+\.[0-9]{1,3}"),
     "time": re.compile(r"[0-9]{10}"),
     "month": re.compile(r"[1-9]|1[0-2]"),
     "benchmark": re.compile(r"HEPScore23"),
@@ -91,7 +92,27 @@ def read_message(text: str) -> tuple[str, list[dict[str, str]]]:
     assert found.pop() == {}, "a message ends with %%"
     for record in found:
         assert {name for name, kind in fields.items() if kind.endswith("!")} <= record.keys()
+        _check_times(record)
+        # A benchmark without its value, or the other way, is refused by the loader.
+        assert ("ServiceLevel" in record) == ("ServiceLevelType" in record)
+    assert header == text.split("\n", 1)[0]
+    assert all(line.isascii() or line.startswith("GlobalUserName: ") for line in lines)
     return header, found
+
+
+def _check_times(record: Mapping[str, str]) -> None:
+    """Check times of a record as APEL's loader does: jobs begin before they end, and end in its month."""
+    if "StartTime" in record:
+        start, end = int(record["StartTime"]), int(record["EndTime"])
+        assert 0 < start <= end < (datetime.now(UTC) + timedelta(days=2)).timestamp()
+        assert int(record["WallDuration"]) <= end - start + 1
+        return
+    year, month = int(record["Year"]), int(record["Month"])
+    begin = datetime(year, month, 1, tzinfo=UTC)
+    next_month = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    earliest, latest = int(record["EarliestEndTime"]), int(record["LatestEndTime"])
+    assert begin.timestamp() <= earliest <= latest <= next_month.timestamp()
+    assert int(record["NumberOfJobs"]) > 0
 
 
 @pytest.fixture
@@ -207,6 +228,45 @@ def test_sums_are_apart_by_vo_user_ce_processors_and_benchmark() -> None:
     first = read_message(normalised)[1][0]
     assert (first["NumberOfJobs"], first["Processors"]) == ("3", "8")
     assert first["NormalisedWallDuration"] == f"{{HEPScore23: {3600 * 45}}}"
+
+
+def test_the_schema_refuses_what_the_loader_of_apel_refuses() -> None:
+    """So that the checks of the other tests mean something."""
+    job, summary, normalised = (
+        next(iter(apel.write_messages(name, site="S", used=[USED])))
+        for name in ("apel", "apel-summary", "apel-normalised")
+    )
+    for message in (job, summary, normalised):
+        read_message(message)
+    for message, old, new in (
+        (job, "APEL-individual-job-message: v0.3", "APEL-individual-job-message: v0.2"),
+        (job, "LocalJobId: 1.1\n", ""),
+        (job, "LocalJobId: 1.1", "LocalJobId: None"),
+        (job, "WallDuration: 3600", "WallDuration: 3600.0"),
+        (job, "Processors: 8", "Cores: 8"),
+        (job, "ServiceLevelType: HEPScore23\n", ""),
+        (job, "ServiceLevel: 12.500", "ServiceLevel: 0.000"),
+        (job, f"StartTime: {int(MONTH.timestamp())}", f"StartTime: {int(MONTH.timestamp()) + 7200}"),
+        (job, "%%\n", ""),
+        (summary, "Month: 3", "Month: 13"),
+        (summary, "Month: 3", "Month: 4"),
+        (summary, "NumberOfJobs: 1", "NumberOfJobs: 0"),
+        (normalised, "{HEPScore23: 45000}", "45000"),
+        (normalised, "Infrastructure: grid", "InfrastructureType: grid"),
+    ):
+        assert old in message
+        with pytest.raises((AssertionError, KeyError)):
+            read_message(message.replace(old, new))
+
+
+@pytest.mark.parametrize("month", [1, 12])
+def test_a_record_of_the_last_second_of_a_month_is_of_that_month(month: int) -> None:
+    end = datetime(2025, month, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+    used = [replace(USED, started=end - timedelta(hours=1), ended=end)]
+    for name in ("apel-summary", "apel-normalised"):
+        [message] = apel.write_messages(name, site="S", used=used)
+        [record] = read_message(message)[1]
+        assert (record["Month"], record["Year"]) == (str(month), "2025")
 
 
 def test_a_name_cannot_write_a_line_of_its_own() -> None:
