@@ -12,7 +12,7 @@ from typing import Final
 
 from matcher import conditions, rules
 from matcher.conditions import CONDITIONS
-from requirements.quantities import QUANTITIES
+from requirements.quantities import QUANTITIES, SlotQuantity
 from requirements.requirement_class import RequirementClass
 from requirements.resource import ALLOTTED, Allotment, Resource
 from taskqueue.pilots.slots import SlotRoom
@@ -30,8 +30,7 @@ JobSize = tuple[int | None, ...]
 read_size: Final[Callable[[RequirementClass], JobSize]] = attrgetter(
     *("processors_min", "processors_max", "cpu_work_db12", "min_ram", "max_ram", "min_ram_per_core"),
     "whole_node",
-    "gpus_max",
-    *(each.name for each in QUANTITIES),
+    *(name for each in QUANTITIES for name in (each.upper, each.name)),
 )
 
 
@@ -97,9 +96,15 @@ class SlotAllotment:
             return [_whole_resource(self._resource)]
         cores = self._cores()
         memory = self._memory(cores)
+        quantities = {each.name: self._share_quantity(each) for each in QUANTITIES}
         return [
-            replace(_allot(_list_needs(asked)), processors=number, ram_mb=ram, gpus=gpus)
-            for asked, number, ram, gpus in zip(self._jobs, cores, memory, self._gpus(), strict=True)
+            replace(
+                _allot(_list_needs(asked)),
+                processors=cores[job],
+                ram_mb=memory[job],
+                **{name: given[job] for name, given in quantities.items()},
+            )
+            for job, asked in enumerate(self._jobs)
         ]
 
     @property
@@ -122,14 +127,15 @@ class SlotAllotment:
                 heappush(growing, (number + 1, job))
         return cores
 
-    def _gpus(self) -> list[int]:
-        """GPUs by job: the minimum, then up to its upper bound while any are left."""
-        spare = int(self._left["gpus"] or 0)
+    def _share_quantity(self, quantity: SlotQuantity) -> list[int]:
+        """A quantity by job: the minimum, then up to its upper bound while any is left."""
+        spare = int(self._left[quantity.name] or 0)
         found = []
         for asked in self._jobs:
-            more = min(spare, (asked.gpus_max or 0) - asked.gpus) if asked.gpus else 0
-            spare -= max(0, more)
-            found.append(asked.gpus + max(0, more))
+            least, most = getattr(asked, quantity.name), getattr(asked, quantity.upper) or 0
+            more = max(0, min(spare, most - least)) if least else 0
+            spare -= more
+            found.append(least + more)
         return found
 
     def _memory(self, cores: list[int]) -> list[int | None]:

@@ -99,7 +99,7 @@ def _need(attribute: str, field: str, asks: str, **more: Any) -> NodeNeed:
             yield _isolate(**{field: value})
 
     def offer(value: Scalar) -> Resource:
-        stated, _ = read_node({field: (attribute, value)}, {}, has_gpus=True)
+        stated, _ = read_node({field: (attribute, value)}, {})
         return Resource(cpu_time=0, **stated)
 
     defaults: dict[str, Any] = {"conditions": (field,), "split": split, "offer": offer}

@@ -1,6 +1,6 @@
 """What the nodes of queues lack, as their pilots of the last hours had it.
 
-A queue leaves much to its nodes: tags that pilots measure, kinds of processors and GPUs. A job that needs
+A queue leaves much to its nodes: tags that pilots measure, kinds of processors and devices. A job that needs
 some of it may run there as far as the queue states; where none of its last pilots had it, further ones would
 be sent for nothing. So such a job wants no pilots from there until new ones had it, or for a while none came:
 then it is tried again.

@@ -18,25 +18,27 @@ from functools import cache, cached_property
 from itertools import product
 from typing import Any, Final
 
-from requirements.quantities import QUANTITIES
+from requirements.quantities import DETAILS, QUANTITIES, Quantities
 from requirements.values import fold
 
 log = logging.getLogger(__name__)
 
 
-#: Fields that follow DiracX's match-making specification. A job that states one follows its rules: no pilot
-#: with GPUs unless it requires one, and an architecture and a length are needed.
+#: Fields that follow DiracX's match-making specification. A job that states one follows its rules
+#: (`requirements.diracx.specification`).
 SPECIFIC: Final = (
     *("cpu_work_db12", "wall_time", "scratch_mb", "system", "architecture", "cpu_level", "cpu_features"),
-    *("gpus_max", "gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime", "tag_expression"),
+    *(each.upper for each in QUANTITIES),
+    *(each.name for each in DETAILS),
+    "tag_expression",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequirementClass:
+class RequirementClass(Quantities):
     """Requirements of a job on the resource where it runs. An empty set is no requirement.
 
-    Source: DIRAC TaskQueueDB, plus cores, memory per core, GPUs and the SubmitPool.
+    Source: DIRAC TaskQueueDB, plus cores, memory per core, `QUANTITIES` and the SubmitPool.
     """
 
     vo: str  #: lower case
@@ -53,7 +55,6 @@ class RequirementClass:
     processors_min: int = 1
     processors_max: int | None = 1  #: None: unlimited
     whole_node: bool = False
-    gpus: int = 0
     cpu_work_db12: int = 0  #: DB12 seconds, of all cores together
     wall_time: int = 0  #: seconds
     scratch_mb: int = 0

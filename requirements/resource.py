@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from requirements.nodes.node_facts import Facts
+from requirements.quantities import AllottedQuantities, Quantities
 
 #: Accepted values; None: any.
 Values = frozenset[str] | None
@@ -15,7 +16,7 @@ _WHOLE_NODE = "wholenode"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resource:
+class Resource(Quantities):
     """A resource as used by matching; names are folded, so that equal resources compare equal.
 
     Caches of the matcher are keyed by resources: equal ones get equal results.
@@ -39,7 +40,6 @@ class Resource:
     banned_tags: frozenset[str] = frozenset()
     max_ram: float | None = None  #: MB; None: not stated
     processors: int | None = None  #: None: not stated, its tags decide
-    gpus: int = 0
     whole_node: bool = False
     #: What DiracX's match-making specification has more. None, in the offer of a queue: its nodes decide.
     wall_time: float | None = None  #: seconds left; None: not stated
@@ -48,7 +48,7 @@ class Resource:
     system: str | None = None
     architecture: str | None = None  #: empty: not stated
     cpu_features: frozenset[str] | None = None
-    gpu_vendor: str | None = None  #: this and the next are None where there are no GPUs
+    gpu_vendor: str | None = None  #: this and the next are None where there are none
     gpu_architecture: int | None = None  #: the number of `sm_89`; 0: not stated
     gpu_memory_mb: float | None = None  #: of each; 0: not stated
     gpu_runtime: int | None = None  #: by `version_number`; 0: not stated
@@ -109,7 +109,7 @@ class StatedResource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
+class Allotment(AllottedQuantities):
     """What a job is given of the resource where it runs; None: not specified.
 
     The fields are columns of its attempt, and values of the statements that open it.
@@ -117,7 +117,6 @@ class Allotment:
 
     processors: int | None = None
     ram_mb: int | None = None
-    gpus: int | None = None
 
     def to_columns(self) -> Mapping[str, int | None]:
         """The value of each column."""

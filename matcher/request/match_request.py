@@ -5,7 +5,7 @@ keyword is kept and causes a warning, never an error, so that newer pilots work 
 """
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,9 +263,9 @@ class RequestKeywords:
         ]
         return frozenset(filter(_is_pool, texts))
 
-    def node(self, facts: Facts, *, has_gpus: bool) -> dict[str, Any]:
+    def node(self, facts: Facts, *, left_out: Collection[str]) -> dict[str, Any]:
         """The attributes of the resource that describe its node."""
-        found, warnings = node_keywords.read_node(self._stated, facts, has_gpus=has_gpus)
+        found, warnings = node_keywords.read_node(self._stated, facts, left_out=left_out)
         self.warnings += warnings
         return found
 
@@ -375,6 +375,7 @@ def _build_resource(keywords: RequestKeywords, facts: Facts) -> Resource:
     names: dict[str, Any] = {field: keywords.values(keyword) for field, keyword in _ACCEPTED.items()}
     names |= {field: keywords.values(field) or frozenset() for field in _BANNED.values()}
     names |= {each.name: keywords.whole_number(each.name, 0, LARGEST) or 0 for each in QUANTITIES}
+    left_out = [detail.name for each in QUANTITIES if not names[each.name] for detail in each.details]
     return Resource(
         cpu_time=cpu_time,
         tags=offered,
@@ -383,7 +384,7 @@ def _build_resource(keywords: RequestKeywords, facts: Facts) -> Resource:
         processors=processors,
         whole_node=whole_node,
         literal_tags=literal_tags,
-        **keywords.node(facts, has_gpus=names["gpus"] > 0),
+        **keywords.node(facts, left_out=left_out),
         **names,
     )
 

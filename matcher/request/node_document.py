@@ -9,6 +9,7 @@ from typing import Any, Final, TypeGuard
 
 from cs_config.options import bounds
 from requirements.errors import InvalidResource, Problem, did_you_mean
+from requirements.quantities import DETAILS, QUANTITIES
 from requirements.resource import StatedResource
 from requirements.values import fold
 
@@ -22,11 +23,8 @@ FIELDS: Final[Mapping[str, str]] = {
     "cpu/ram_mb": "MaxRAM",
     "cpu/architecture/name": "Architecture",
     "cpu/architecture/features": "CPUFeature",
-    "gpu/count": "GPUs",
-    "gpu/vendor": "GPUVendor",
-    "gpu/arch": "GPUArchitecture",
-    "gpu/vram_mb_per_gpu": "GPUMemory",
-    "gpu/min_runtime_version": "GPURuntime",
+    **{each.field: each.keyword for each in QUANTITIES},
+    **{each.field: each.keyword for each in DETAILS},
     "io/scratch_mb": "MaxScratch",
     "tags": "Tag",
 }
@@ -38,19 +36,19 @@ _SECTIONS: Final = frozenset(
 )
 _NEEDED: Final = (
     *("site", "system/name", "wall_time", "cpu_power_db12", "cpu/num_nodes", "cpu/num_cores"),
-    *("cpu/architecture/name", "cpu/architecture/features", "gpu/count"),
+    *("cpu/architecture/name", "cpu/architecture/features"),
+    *(each.field for each in QUANTITIES),
 )
 #: The largest numbers of fields that are read here.
 _LARGEST: Final = {
     "wall_time": bounds.MEGABYTES,
     "cpu_power_db12": bounds.POWER,
-    "gpu/count": bounds.MEGABYTES,
+    **{each.field: bounds.MEGABYTES for each in QUANTITIES},
 }
 #: Normalised seconds that a request may state: the largest integer that is exact as a float.
 _LONGEST: Final = 2**53
 #: Keywords beside a document, folded, that state its time another way.
 _TIMES: Final = frozenset({"cputime", "cputimes", "walltime", "walltimes"})
-_NEEDED_OF_GPUS: Final = ("gpu/vendor", "gpu/arch", "gpu/vram_mb_per_gpu")
 
 
 def is_document(raw: Mapping[str, Any]) -> bool:
@@ -66,8 +64,8 @@ def read_keywords(raw: Mapping[str, Any]) -> dict[str, object]:
     """
     problems: list[Problem] = []
     found = dict(_walk(raw, "", problems))
-    count = found.get("gpu/count")
-    needed = (*_NEEDED, *(_NEEDED_OF_GPUS if count else ()))
+    details = (detail for each in QUANTITIES if found.get(each.field) for detail in each.details)
+    needed = (*_NEEDED, *(each.field for each in details if not each.is_optional))
     problems += [Problem(path=path, message="is missing") for path in needed if path not in found]
     problems += [
         Problem(path=path, message=f"is {found[path]!r:.40}, allowed is a number from 0 to {most}")

@@ -4,13 +4,14 @@ A value that cannot be used is left out with a warning, as unknown keywords are:
 for these names before. Measurements of the node (`NodeFacts`) count where a keyword is not stated.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from cs_config.options import bounds, keywords
 from requirements.diracx.cpu_levels import normalise_features
 from requirements.diracx.specification import architecture_number, version_number
 from requirements.nodes.node_facts import Facts
+from requirements.quantities import DETAILS
 from requirements.values import fold
 
 #: Keyword to attribute of a resource.
@@ -22,39 +23,33 @@ KEYWORDS: Final[Mapping[str, str]] = {
     "Architecture": "architecture",
     "CPUFeature": "cpu_features",
     "CPUFlag": "cpu_features",
-    "GPUVendor": "gpu_vendor",
-    "GPUArchitecture": "gpu_architecture",
-    "GPUMemory": "gpu_memory_mb",
-    "GPURuntime": "gpu_runtime",
+    **{each.keyword: each.name for each in DETAILS},
 }
 #: Measurement, folded, to the same attributes.
 _MEASURED: Final[Mapping[str, str]] = {
     "architecture": "architecture",
     "cpuflags": "cpu_features",
     "cpupowerdb12": "cpu_power_db12",
-    "gpuvendor": "gpu_vendor",
-    "gpuarchitecture": "gpu_architecture",
-    "gpumemory": "gpu_memory_mb",
-    "gpuruntime": "gpu_runtime",
+    **{fold(each.keyword): each.name for each in DETAILS},
 }
 
 
 def read_node(
-    stated: Mapping[str, tuple[str, object]], facts: Facts, *, has_gpus: bool
+    stated: Mapping[str, tuple[str, object]], facts: Facts, *, left_out: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[str]]:
-    """The attributes of a resource, those of GPUs only where there are some; and the warnings.
+    """The attributes of a resource, and the warnings.
 
     Args:
         stated: Keywords of the request by attribute, each as it is spelled, and its value.
         facts: Measurements of the node.
-        has_gpus: Whether the resource has GPUs.
+        left_out: Attributes that are not read: details of what the resource has none of.
     """
     values = dict(stated)
     for fact, measured in facts.items():
         attribute = _MEASURED.get(fold(fact))
         if attribute and measured is not None:
             values.setdefault(attribute, (f"NodeFacts/{fact}", measured))
-    found = dict(_UNSTATED if has_gpus else _UNSTATED_WITHOUT_GPUS)
+    found = {name: value for name, value in UNSTATED.items() if name not in left_out}
     warnings = []
     for attribute in [each for each in found if each in values]:
         (name, value), kind = values[attribute], _KINDS[attribute]
@@ -118,7 +113,5 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     "gpu_memory_mb": _Kind(_read_amount, "a number from 0", 0.0),
     "gpu_runtime": _Kind(_read_version, "a version such as 12.4", 0),
 }
-_UNSTATED: Final = {name: kind.unstated for name, kind in _KINDS.items()}
-_UNSTATED_WITHOUT_GPUS: Final = {
-    name: value for name, value in _UNSTATED.items() if not name.startswith("gpu_")
-}
+#: The value of each attribute that is not stated.
+UNSTATED: Final[Mapping[str, Any]] = {name: kind.unstated for name, kind in _KINDS.items()}

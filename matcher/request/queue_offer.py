@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from cs_config.options import bounds
 from matcher.request import match_request
+from matcher.request.node_keywords import UNSTATED
 from requirements.diracx.specification import MEASURED_TAGS
-from requirements.quantities import QUANTITIES, SlotQuantity
+from requirements.quantities import DETAILS, QUANTITIES, SlotQuantity
 from requirements.resource import Resource
 from requirements.values import Value, fold
 
@@ -23,15 +24,13 @@ CPU_TIME = 259_200
 REFERENCE_SI00 = 250
 
 
-#: Parameters that state the GPUs of all nodes, as pilots measure them.
-_OF_GPUS = ("GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime")
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
     *("cputime", "maxcputime", "maxwallclocktime", "cpunormalizationfactor", "si00"),
     *("maxram", "maxrampercore", "numberofprocessors"),
     *(fold(name) for each in QUANTITIES for name in each.parameters),
     *("platform", "tag", "requiredtag", "wholenode", "jobtype", "architecture", "maxscratch", "cpupowerdb12"),
-    *("gpuvendor", "gpuarchitecture", "gpumemory", "gpuruntime"),
+    *(fold(each.keyword) for each in DETAILS),
 )
 
 
@@ -59,7 +58,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
         "MaxScratch": _read_number(known, "maxscratch"),
         "Architecture": known.get("architecture"),
         "CPUPowerDB12": _read_real(known, "cpupowerdb12"),
-        **{name: known.get(fold(name)) for name in _OF_GPUS},
+        **{each.keyword: known.get(fold(each.keyword)) for each in DETAILS},
     }
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
@@ -69,9 +68,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
 
 
 #: Attributes of a resource that its node has, whatever the queue leaves out.
-_OF_NODES = (
-    *("architecture", "cpu_features", "gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime"),
-)
+_OF_NODES = ("architecture", "cpu_features", *(each.name for each in DETAILS))
 
 
 #: DB12 power of a core that no node exceeds; larger than that of any processor today.
@@ -104,14 +101,7 @@ def reopen(resource: Resource, offered: Resource) -> Resource:
 
 def close(resource: Resource) -> Resource:
     """The offer of a queue as far as it is stated: nodes that are no better than that."""
-    stated: dict[str, Any] = {
-        "architecture": resource.architecture or "",
-        "cpu_features": resource.cpu_features or frozenset(),
-        "gpu_vendor": resource.gpu_vendor or "",
-        "gpu_architecture": resource.gpu_architecture or 0,
-        "gpu_memory_mb": resource.gpu_memory_mb or 0,
-        "gpu_runtime": resource.gpu_runtime or 0,
-    }
+    stated = {name: getattr(resource, name) or UNSTATED[name] for name in _OF_NODES}
     power = None if resource.cpu_power_db12 == _MOST_POWER else resource.cpu_power_db12
     return replace(resource, open_tags=(), cpu_power_db12=power, **stated)
 

@@ -22,6 +22,7 @@ from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import SourceText
 from requirements.diracx import specification
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
+from requirements.quantities import Quantities
 from requirements.record import parse_record
 from requirements.requirement_class import SPECIFIC, exclude_names, names_without_any
 from requirements.values import Unevaluated, as_value, attribute_value, fold
@@ -92,7 +93,7 @@ def further_value(value: object, name: str) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobDescription:
+class JobDescription(Quantities):
     """Program and requirements of a job; each field is a keyword of `keywords.KEYWORDS`."""
 
     executable: str
@@ -138,7 +139,6 @@ class JobDescription:
     min_ram_mb: int = 0
     max_ram_mb: int = 0  #: 0: not stated
     min_ram_per_core_mb: int = 0
-    gpus: int = 0
     cpu_work_db12: int = 0  #: DB12 seconds, of all cores together; 0: not stated
     wall_time: int = 0  #: seconds that the pilot must have left
     scratch_mb: int = 0

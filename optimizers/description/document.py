@@ -14,6 +14,7 @@ from cs_config.options import bounds
 from requirements.diracx.cpu_levels import LEVELS
 from requirements.diracx.specification import DOCUMENT, GPU_VENDORS
 from requirements.errors import Problem, did_you_mean
+from requirements.quantities import DETAILS, QUANTITIES
 from requirements.values import fold
 
 #: Top-level names of a document.
@@ -32,12 +33,9 @@ FIELDS: Final[Mapping[str, str]] = {
     "cpu/architecture/level": "CPULevel",
     "cpu/architecture/profile": "CPULevel",
     "cpu/architecture/required_features": "CPUFeatures",
-    "gpu/vendor": "GPUVendor",
-    "gpu/arch": "GPUArchitecture",
-    "gpu/vram_mb_per_gpu": "GPUMemory",
-    "gpu/min_runtime_version": "GPURuntime",
-    "gpu/count/min": "GPUs",
-    "gpu/count/max": "MaxGPUs",
+    **{each.field: each.keyword for each in DETAILS},
+    **{f"{each.field}/min": each.keyword for each in QUANTITIES},
+    **{f"{each.field}/max": f"Max{each.keyword}" for each in QUANTITIES},
     "io/scratch_mb": "MinScratch",
     "tags": "TagExpression",
 }

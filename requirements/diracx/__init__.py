@@ -1,1 +1,1 @@
-"""What jobs state of cores, GPUs, architectures and tags as DiracX's match-making specification wants it."""
+"""What jobs state of processors, devices and tags as DiracX's match-making specification wants it."""

@@ -14,6 +14,7 @@ from requirements.diracx import tag_expression
 from requirements.diracx.cpu_levels import LEVELS
 from requirements.errors import did_you_mean
 from requirements.images import CONTAINERS
+from requirements.quantities import DETAILS
 
 #: Attribute and message.
 Conflict = tuple[str, str]
@@ -143,7 +144,7 @@ def _check_architecture(asked: Mapping[str, Any]) -> Iterator[Conflict]:
 
 def _check_gpus(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     least, most = asked.get("gpus") or 0, asked.get("gpus_max")
-    details = ("gpu_vendor", "gpu_architecture", "gpu_memory_mb", "gpu_runtime")
+    details = [each.name for each in DETAILS]
     if most is not None and least > most:
         yield "gpus_max", f"{most} is less than {least}, which it requires"
     known = (asked.get("gpu_vendor") or GPU_VENDORS[0]) in GPU_VENDORS

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, bindparam, delete, func, select
 
 from cs_config.tree.address import QueueAddress
 from requirements.diracx.specification import MEASURED_TAGS
+from requirements.quantities import Quantities
 from requirements.resource import Resource
 from taskqueue.db import sql
 from taskqueue.schema.tables import pilots
@@ -66,7 +67,7 @@ REMOVE = delete(table).where(table.c.site == bindparam("the_site"), table.c.dige
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareShape:
+class HardwareShape(Quantities):
     """The hardware of a slot; named like the fields of `Resource`. None: not stated."""
 
     processors: int | None = None
@@ -75,7 +76,6 @@ class HardwareShape:
     system: str | None = None
     architecture: str | None = None
     cpu_features: frozenset[str] | None = None
-    gpus: int = 0
     gpu_vendor: str | None = None
     gpu_architecture: int | None = None  #: the number of `sm_89`
     gpu_memory_mb: float | None = None  #: of each

@@ -27,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 from cs_config.versions.tables import UtcTime, metadata
+from requirements.quantities import QUANTITIES
 from requirements.states import FINAL
 from taskqueue.schema.types import BitsetType, folded_name
 
@@ -493,7 +494,7 @@ attempts = _table(
     # Resources allotted to the job; null: not recorded.
     Column("processors", Integer),
     Column("ram_mb", BigInteger),
-    Column("gpus", Integer),
+    *(Column(each.name, Integer) for each in QUANTITIES),
     # Reported by job managers only; null: not reported.
     Column("phases", Text),  # JSON list of objects: reports.GridJobPhase
     Column("local_jobs", Text),  # JSON object: numbers of local jobs by their state
