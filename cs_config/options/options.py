@@ -15,14 +15,14 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_pascal
+from pydantic import BeforeValidator, Field, model_validator
 
 from cs_config import errors
 from cs_config.options import bounds, job_rules, job_tiers, keywords, place_limits, relax_rules, retry_rules
 from cs_config.options.job_rules import ChangeKind, JobRuleError, ValueChange
 from cs_config.options.job_tiers import JobTiers
 from cs_config.options.keywords import Keyword, UnfitValueError
+from cs_config.options.option_model import Bytes, Count, Days, OneOrMore, Options, Seconds, SomeSeconds, Texts
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.options.relax_rules import RELAX, RelaxRule
 from cs_config.options.retry_rules import RetryRule
@@ -30,20 +30,6 @@ from requirements.diracx.specification import CONDITIONAL_DEFAULTS, DOCUMENT
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
 from requirements.values import Scalar, fold, format_value
-
-Seconds = Annotated[float, Field(ge=0, le=bounds.SECONDS)]
-SomeSeconds = Annotated[float, Field(ge=bounds.SHORTEST, le=bounds.SECONDS)]
-Days = Annotated[float, Field(ge=0, le=bounds.DAYS)]
-Count = Annotated[int, Field(ge=0, le=bounds.JOBS)]
-Bytes = Annotated[int, Field(ge=0, le=bounds.BYTES)]
-
-
-def _as_tuple(value: object) -> object:
-    """A single value as a list of one: DIRAC's text format cannot write such a list."""
-    return (value,) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
-
-
-_OneOrMore = BeforeValidator(_as_tuple)
 
 
 def _section_of(read: Callable[[Mapping[str, object]], Iterable[object]]) -> BeforeValidator:
@@ -59,8 +45,6 @@ def _section_of(read: Callable[[Mapping[str, object]], Iterable[object]]) -> Bef
     return BeforeValidator(find_values)
 
 
-Texts = Annotated[tuple[str, ...], _OneOrMore, Field(max_length=bounds.LISTED)]
-
 #: Boundaries of the CPU time intervals of task queues, in seconds (DIRAC).
 CPU_SEGMENTS = (
     *(360, 1_800, 3_600, 21_600, 43_200, 86_400, 172_800, 259_200),
@@ -70,18 +54,6 @@ CPU_SEGMENTS = (
 
 #: Job types that consist of many local jobs: names of the shipped handlers of job managers.
 SHIPPED_JOB_TYPES = ("generic", "montecarlo")
-
-
-class Options(BaseModel):
-    """Base of an option section: strict types, no unknown names."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        alias_generator=to_pascal,
-        populate_by_name=False,
-    )
 
 
 class DeclaredName(Options):
@@ -488,7 +460,7 @@ class JobSchedulingOptions(Options):
 
     cpu_segments: Annotated[
         tuple[Annotated[int, Field(le=bounds.CPU_SECONDS)], ...],
-        _OneOrMore,
+        OneOrMore,
         Field(alias="taskQueueCPUTimeIntervals", max_length=bounds.LISTED),
     ] = CPU_SEGMENTS
     """Seconds: a job's CPU time is rounded up to the next of these; strictly increasing.
@@ -502,7 +474,7 @@ class JobSchedulingOptions(Options):
     closed: these wait until one is open again."""
     max_rescheduling: Annotated[int, Field(ge=0, le=bounds.TRIES)] = 3
     """Times that a job is taken back before it fails."""
-    reschedule_delays: Annotated[tuple[Seconds, ...], _OneOrMore, Field(max_length=bounds.LISTED)] = (
+    reschedule_delays: Annotated[tuple[Seconds, ...], OneOrMore, Field(max_length=bounds.LISTED)] = (
         60,
         180,
         300,

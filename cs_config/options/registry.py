@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError
 
 from cs_config.options import bounds
-from cs_config.options.options import Options, Texts
+from cs_config.options.option_model import Options, Texts
 from cs_config.source import sections
 from cs_config.source.sections import Section, model_section
 from cs_config.tree.address import NAME, NAME_ALLOWED

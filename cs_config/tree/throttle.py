@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from cs_config.options.options import Count, Options, SomeSeconds
+from cs_config.options.option_model import Count, Options, SomeSeconds
 from requirements.classad import match_expression
 from requirements.errors import InvalidInput
 

@@ -27,8 +27,8 @@ from matcher.explain.queue_set import QueueSet
 from matcher.limits import advertised_values, job_groups
 from requirements.classad import evaluation
 from requirements.classad.expression import Expression
-from requirements.nodes import flags
-from requirements.nodes.flags import NO_REQUIREMENTS, Forwarding
+from requirements.nodes import forwarding
+from requirements.nodes.forwarding import NO_REQUIREMENTS, Forwarding
 from requirements.record import Declarations
 from requirements.values import Value, fold, lookup
 from taskqueue.task_queues import listing
@@ -174,4 +174,6 @@ def _split(demand: JobDemand, here: QueueClass, declarations: Declarations) -> F
     """Where the requirements of a demand are decided at the queues of a class; None: not eligible."""
     if demand.requirements is None:
         return NO_REQUIREMENTS
-    return flags.forwarding(demand.requirements, here.values, declarations, here.nodes, here.forwarding)
+    return forwarding.split_requirements(
+        demand.requirements, here.values, declarations, here.nodes, here.forwarding
+    )

@@ -5,21 +5,15 @@ with some values for each attribute. One statement of each alternative is combin
 > 1000 && GPU` gives `RAM > 1000`. Numbers are rounded so that the flags become weaker. Flags are separate
 arguments for the submit command, without a shell.
 
-Requirements are split by where they are decided: at the queue, in the batch system, or by the matcher.
-
 Flags are sufficient if they are fulfilled by no node that does not fulfil the requirements. Local jobs of job
 managers rely on it, since nothing checks their nodes. What cannot be shown does not count: an answer of no
 may be wrong, an answer of yes never is, if the site's mapping is true (`docs/site-admin`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from requirements import evaluator
-from requirements.canonical import Requirements
-from requirements.classad import evaluation
-from requirements.classad.expression import Expression
 from requirements.nodes.lrms_rendering import (
     Clause,
     Term,
@@ -30,14 +24,11 @@ from requirements.nodes.lrms_rendering import (
     weaker,
 )
 from requirements.nodes.lrms_vocabulary import Vocabulary
-from requirements.nodes.node_attributes import NodeAttributes
 from requirements.nodes.node_parts import NodePart, count, slices
 from requirements.nodes.node_terms import NodeTerms, find_range
 from requirements.nodes.representatives import NodeVariable
 from requirements.nodes.resolution import QueueDecision
 from requirements.nodes.site_mapping import SiteMapping
-from requirements.record import Declarations, Record
-from requirements.values import Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,48 +216,3 @@ def _strongest(clauses: Iterable[Clause]) -> list[Clause]:
 def _implies(one: Clause, two: Clause) -> bool:
     places = {each.place: each for each in two}
     return all(term.place in places and term.implies(places[term.place]) for term in one)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forwarding:
-    """Where the parts of a job's requirements are decided at an eligible queue."""
-
-    at_queue: tuple[str, ...]  #: parts fulfilled by the queue's parameters, or by all its nodes
-    flags: tuple[str, ...]  #: arguments for the batch system, one by one
-    left: str | None  #: parts that the matcher checks with the facts of the node; None: none
-    sufficient: bool  #: whether the flags say all that is left, so that job managers may get such jobs
-
-
-#: Of a job without requirements.
-NO_REQUIREMENTS = Forwarding(at_queue=(), flags=(), left=None, sufficient=True)
-
-
-def forwarding(
-    requirements: Requirements,
-    resource: Mapping[str, Value],
-    declarations: Declarations,
-    nodes: NodeAttributes,
-    mapping: SiteMapping | None,
-) -> Forwarding | None:
-    """Determine where requirements are decided at a queue; None if it is not eligible."""
-    decision = evaluator.decide_at_queue(requirements, resource, declarations, nodes)
-    if not decision.eligible:
-        return None
-    left = [evaluator.format_requirement(part, declarations) for part in decision.parts]
-    parts = [evaluator.format_requirement(part, declarations) for part in _split_parts(requirements)]
-    found = compile_flags(decision, mapping)
-    between = "; " if isinstance(requirements, Record) else " && "
-    return Forwarding(
-        at_queue=tuple(part for part in parts if part not in left),
-        flags=found.arguments,
-        left=between.join(sorted(left, key=parts.index)) or None,
-        sufficient=found.sufficient,
-    )
-
-
-def _split_parts(requirements: Requirements) -> tuple[Requirements, ...]:
-    """The parts that must all hold: entries of a record, operands of the outermost `&&`."""
-    if isinstance(requirements, Record):
-        return evaluator.parts(requirements)
-    operands = evaluation.operands(requirements.text)
-    return tuple(Expression(text=text) for text in operands) or (requirements,)

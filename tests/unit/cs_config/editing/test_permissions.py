@@ -9,7 +9,8 @@ from cs_config.editing.permissions import EditNotAllowed, Rights
 from cs_config.editing.proposals import ConfigDraft, Proposal
 from cs_config.errors import ConfigError
 from cs_config.options import bounds
-from cs_config.options.options import Options, VoOptions
+from cs_config.options.option_model import Options
+from cs_config.options.options import VoOptions
 from cs_config.tree import parameters
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.parameters import KnownParameter, VoRight

@@ -2,7 +2,8 @@ import pytest
 
 from requirements import evaluator
 from requirements.classad.expression import Expression
-from requirements.nodes.flags import Forwarding, compile_flags, forwarding
+from requirements.nodes.flags import compile_flags
+from requirements.nodes.forwarding import Forwarding, split_requirements
 from requirements.nodes.node_attributes import NO_NODE_ATTRIBUTES, parse_node_attributes
 from requirements.nodes.site_mapping import parse_mapping
 from requirements.record import Declaration, Declarations, Record, ValueKind
@@ -21,7 +22,7 @@ SLURM = parse_mapping(
 
 def test_each_requirement_is_told_where_it_is_decided() -> None:
     asks = Record(values=(("Memory", 4000), ("Model", "P4"), ("SoftwareTag", ("A", "B"))))
-    found = forwarding(asks, {"SoftwareTag": "A", "Model": "P5"}, DECLARED, NODES, SLURM)
+    found = split_requirements(asks, {"SoftwareTag": "A", "Model": "P5"}, DECLARED, NODES, SLURM)
     assert found is not None
     assert found == Forwarding(
         at_queue=("SoftwareTag: one of A, B",),
@@ -33,7 +34,7 @@ def test_each_requirement_is_told_where_it_is_decided() -> None:
 
 def test_the_operands_of_an_expression_are_told_one_by_one() -> None:
     asks = Expression(text='other.Q > 3 && (other.Model == "P4" || other.Slow) && other.Model != "P5"')
-    found = forwarding(asks, {"Q": 4, "Slow": False}, DECLARED, NODES, SLURM)
+    found = split_requirements(asks, {"Q": 4, "Slow": False}, DECLARED, NODES, SLURM)
     assert found is not None
     assert found.at_queue == ("other.Q > 3", 'other.Model != "P5"')
     assert found.flags == ("--constraint=p4",)
@@ -41,20 +42,22 @@ def test_the_operands_of_an_expression_are_told_one_by_one() -> None:
 
 
 def test_what_the_queue_decides_leaves_nothing() -> None:
-    found = forwarding(Expression(text="other.Q > 3"), {"Q": 4}, DECLARED, NO_NODE_ATTRIBUTES, None)
+    found = split_requirements(Expression(text="other.Q > 3"), {"Q": 4}, DECLARED, NO_NODE_ATTRIBUTES, None)
     assert found is not None
     assert (found.at_queue, found.flags, found.left) == (("other.Q > 3",), (), None)
 
 
 def test_what_no_language_says_is_left_to_the_matcher_alone() -> None:
-    found = forwarding(Expression(text="size(other.MaxRAM) > 3"), {}, DECLARED, NODES, SLURM)
+    found = split_requirements(Expression(text="size(other.MaxRAM) > 3"), {}, DECLARED, NODES, SLURM)
     assert found is not None
     assert found.flags == ()
     assert found.left == "size(other.MaxRAM) > 3"
 
 
 def test_a_queue_that_is_not_eligible_forwards_nothing() -> None:
-    assert forwarding(Record(values=(("Model", "P5"),)), {"Model": "P5"}, DECLARED, NODES, SLURM) is None
+    assert (
+        split_requirements(Record(values=(("Model", "P5"),)), {"Model": "P5"}, DECLARED, NODES, SLURM) is None
+    )
 
 
 @pytest.mark.parametrize(
