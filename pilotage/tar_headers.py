@@ -12,7 +12,7 @@ import tarfile
 from typing import Any
 
 #: Bytes of one extended header: a name, its target and some numbers.
-_LONGEST = 16 << 10
+LONGEST = 16 << 10
 _PAX = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _EXTENDED = frozenset({*_PAX, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK})
 #: More than any number, or part of a name, has.
@@ -30,8 +30,8 @@ class CheckedTarInfo(tarfile.TarInfo):
     def _proc_member(self, archive: Any) -> Any:
         if self.type == tarfile.GNUTYPE_SPARSE:
             raise tarfile.ReadError("has a sparse file, which is not read: pack it as an ordinary one")
-        if self.type in _EXTENDED and not 0 <= self.size <= _LONGEST:
-            raise tarfile.ReadError(f"has a header of {self.size} bytes, allowed are {_LONGEST}")
+        if self.type in _EXTENDED and not 0 <= self.size <= LONGEST:
+            raise tarfile.ReadError(f"has a header of {self.size} bytes, allowed are {LONGEST}")
         return super()._proc_member(archive)  # type: ignore[misc] # typeshed leaves it out
 
     def _proc_pax(self, archive: Any) -> Any:

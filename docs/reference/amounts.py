@@ -17,11 +17,13 @@ from matcher.index import place_pools
 from matcher.limits import job_groups
 from matcher.request import node_checks
 from optimizers.description import template_cache
+from pilotage import tar_headers
+from pilotage.plugins.arc import rest as arc
 from pilotage.plugins.dirac import door_guard
 from pilotage.replay import recorded_day
 from pilotage.service import hot_routes
 from pilotage.service.auth import rate_limits
-from pilotage.service.queries import downtimes
+from pilotage.service.queries import archives, downtimes
 from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
 from requirements.classad import evaluation, work
@@ -422,6 +424,15 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             test=f"{_RATES}test_a_client_may_pause_and_has_to_reach_the_least_rate_over_a_time",
         ),
         Amount(
+            who="archive of a sandbox or output",
+            what="bytes of an extended header; of what is unpacked to list it, and entries",
+            most=f"{tar_headers.LONGEST >> 10} kB; {archives.MOST_BYTES >> 20} MB, "
+            f"{archives.MOST_MEMBERS:,}, where the list ends. Pilots and gateways refuse such headers, "
+            "and sparse files",
+            counted_by="pilotage.tar_headers.CheckedTarInfo",
+            test="tests/unit/pilotage/test_tar_headers.py::test_headers_that_take_any_time_are_refused",
+        ),
+        Amount(
             who="person",
             what="sign-ins, also by `pilotage login --device`",
             most=f"{bounds.SIGN_INS} at once, then one in {bounds.SIGN_IN_SECONDS} s",
@@ -482,6 +493,13 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"{bounds.INHERITED_VALUES:,}",
             counted_by="cs_config.editing.permissions",
             test=f"{_EDITS}test_a_site_that_adds_queues_does_not_multiply_the_values_of_vos",
+        ),
+        Amount(
+            who="CE of the kind `arc`",
+            what="an answer to a director or gateway",
+            most=f"{arc.MOST >> 20} MB, {arc.LONGEST:g} s, not compressed: the CE is away in this cycle",
+            counted_by="pilotage.plugins.arc.rest.ArcRest",
+            test="tests/plugins/arc/test_arc_answers.py::test_an_answer_without_end_is_given_up",
         ),
         Amount(
             who="site",

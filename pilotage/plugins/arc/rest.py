@@ -28,9 +28,9 @@ Item = Mapping[str, Any]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
 #: Seconds that an answer may pause, and take in all.
-_PATIENCE, _LONGEST = 30.0, 120.0
+_PATIENCE, LONGEST = 30.0, 120.0
 #: Bytes of an answer: those of a hundred thousand jobs. A CE is a site's, and a director serves several.
-_MOST = 32 << 20
+MOST = 32 << 20
 #: Header with the size of a file, of which the other ones are not read.
 _SIZE = "Content-Length"
 
@@ -218,13 +218,11 @@ def _read_bounded(response: httpx.Response) -> bytes:
     """What a CE answers; `httpx.DecodingError` if it does not end, or is compressed though nobody asked."""
     if "Content-Encoding" in response.headers:
         raise httpx.DecodingError("the answer is compressed")
-    content, until = bytearray(), time.monotonic() + _LONGEST
+    content, until = bytearray(), time.monotonic() + LONGEST
     for piece in response.iter_bytes():
         content += piece
-        if len(content) > _MOST or time.monotonic() > until:
-            raise httpx.DecodingError(
-                f"the answer has more than {_MOST:,} bytes, or takes over {_LONGEST:g} s"
-            )
+        if len(content) > MOST or time.monotonic() > until:
+            raise httpx.DecodingError(f"the answer has more than {MOST:,} bytes, or takes over {LONGEST:g} s")
     return bytes(content)
 
 

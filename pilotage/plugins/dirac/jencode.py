@@ -145,7 +145,7 @@ def _decode(text: str, *, most: int, largest: float) -> object:
     except RecursionError:
         raise _invalid("args", "is nested too deeply") from None
     except ValueError as fault:  # also an integer of thousands of digits
-        raise _invalid("args", f"is not JSON: {fault}") from None
+        raise _invalid("args", f"is not JSON: {fault!s:.200}") from None
     return _read_objects(read, 0, largest)
 
 
@@ -167,7 +167,7 @@ def _read_objects(read: object, depth: int, largest: float) -> object:
     try:
         return _READERS[name](text)
     except ValueError as fault:
-        raise _invalid("args", f"{_CLASS} {name}: {fault}") from None
+        raise _invalid("args", f"{_CLASS} {name}: {fault!s:.200}") from None
 
 
 def _read_scalar(read: object, largest: float) -> object:

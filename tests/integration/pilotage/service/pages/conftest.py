@@ -64,14 +64,14 @@ def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         held = service.submit({"Executable": "x", "JobGroup": "scan"})
         service.user().post(f"/api/v1/jobs/{held[0]}/hold").raise_for_status()
         for _ in range(12):
-            _run(service, f"{B}/ce2/all", {"status": "Failed", "exit_code": 1})
-        _run(service, f"{B}/ce2/all", {"status": "Done"})
-        _run(service, f"{A}/ce1/long", {"status": "Done"})
-        _run(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65})
-        _run(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65})
-        _run(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 137})
-        _run(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65}, vo="dune")
-        _run(service, f"{A}/ce1/long", None)
+            run_job(service, f"{B}/ce2/all", {"status": "Failed", "exit_code": 1})
+        run_job(service, f"{B}/ce2/all", {"status": "Done"})
+        run_job(service, f"{A}/ce1/long", {"status": "Done"})
+        run_job(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65})
+        run_job(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65})
+        run_job(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 137})
+        run_job(service, f"{A}/ce1/long", {"status": "Failed", "exit_code": 65}, vo="dune")
+        run_job(service, f"{A}/ce1/long", None)
         with database.writing(service.engine) as conn:
             old = utc_now() - timedelta(days=3)
             pilots.record_contact(conn, stamp="old", vo="cms", queue=None, now=old)
@@ -82,7 +82,7 @@ def world(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         yield service
 
 
-def _run(service: Service, queue: str, end: Mapping[str, Any] | None, *, vo: str = "cms") -> None:
+def run_job(service: Service, queue: str, end: Mapping[str, Any] | None, *, vo: str = "cms") -> None:
     """A pilot that gets a job, which ends so; None: it runs."""
     pilot = service.pilot(queue, vo)
     _, lease = _take(pilot, queue)
