@@ -166,7 +166,7 @@ def _report_sites(service: Service) -> None:
             name="north", kind="director", vo="cms", holder="h", every=60, seen_at=now, sites=[A], **reported
         )
         processes.report(conn, process, lease=timedelta(0), now=now)
-        closures.add_downtime(conn, outage)
+        closures.add_downtimes(conn, [outage])
         closures.set_ban(conn, Ban(site=C, reason="disks fail", author="eve", at=now, until=None))
         hardware.store_seen(conn, [(A, shape)], now=now)
     pilot = {"stamp": "n", "queue": f"{A}/ce1/long"}

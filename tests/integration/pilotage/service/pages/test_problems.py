@@ -100,7 +100,7 @@ def _close(service: Service) -> None:
         at=now,
     )
     with database.writing(service.engine) as conn:
-        closures.add_downtime(conn, downtime)
+        closures.add_downtimes(conn, [downtime])
 
 
 def _fill(service: Service) -> None:
