@@ -32,7 +32,6 @@ from taskqueue.task_queues import change_feed, shares
 #: Requirement class, owner group and owner: identifies a task queue.
 TaskQueueKey = tuple[RequirementClass, str, str]
 
-_ClassKey = tuple[int, str, str]  # class id, owner group, owner
 _DigestKey = tuple[str, str, str]  # digest of the class, owner group, owner
 
 

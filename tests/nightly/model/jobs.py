@@ -22,8 +22,6 @@ _OF_MANAGERS = {"generic", "montecarlo"}
 #: Seconds that a pilot offers where its queue has no `CPUTime`.
 _CPU_TIME_OF_PILOTS = 259200
 FINAL = {"Done", "Failed", "Killed", "Deleted"}
-#: States in which a pilot has, or had and may still have, the job.
-TAKEN = {"Matched", "Running", "Stalled"}
 
 
 @dataclass(eq=False)
