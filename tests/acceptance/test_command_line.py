@@ -289,7 +289,7 @@ def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> N
     (tmp_path / "resources.yaml").write_text(RESOURCES)
     patient = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
     (tmp_path / "patient.yaml").write_text(f"Executable: /bin/sh\nArguments: -c '{patient}'\n")
-    home = Home(tmp_path / "home")
+    home = QuickHome(tmp_path / "home")
     arguments = ("--resources", str(tmp_path / "resources.yaml"), "--site", "LCG.Here.org", "--pilots", "1")
     arguments += ("--isolation", "none")  # the jobs look at a file of this test
     with home.running(*arguments):
@@ -306,7 +306,7 @@ def test_it_goes_on_where_it_was_after_an_end_in_the_middle(tmp_path: Path) -> N
 
 def test_a_service_of_several_processes_replaces_one_that_died(tmp_path: Path) -> None:
     (tmp_path / "resources.yaml").write_text(RESOURCES)
-    home = Home(tmp_path / "home")
+    home = QuickHome(tmp_path / "home")
     home.run("db", "upgrade")
     port = free_port()
     token = home.json("token", "--role", "user", "--vo", "biomed", "--user", "ada")["token"]
@@ -354,7 +354,7 @@ def _processes_below(directory: Path) -> list[str]:
 def test_a_broken_file_does_not_keep_a_running_configuration_from_starting(tmp_path: Path) -> None:
     file = tmp_path / "resources.yaml"
     file.write_text(RESOURCES)
-    home = Home(tmp_path / "home")
+    home = QuickHome(tmp_path / "home")
     with home.running("--resources", str(file)):
         pass
     file.write_text("Resources: [")
