@@ -17,6 +17,7 @@ from benchmarks import (
     door,
     explain,
     expressions,
+    foresight,
     growth,
     hostile,
     look,
@@ -56,7 +57,7 @@ BENCHMARKS: Mapping[str, Run] = {
     "hostile": hostile.run,
 }
 #: What is counted, not measured, and is for developers alone: it has no section on the page of operators.
-COUNTS: Mapping[str, Run] = {"walks": walks.run}
+COUNTS: Mapping[str, Run] = {"walks": walks.run, "foresight": foresight.run}
 _ALL = {**BENCHMARKS, **COUNTS}
 
 

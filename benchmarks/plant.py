@@ -62,7 +62,13 @@ class Plant:
     queues: int = 8  #: of the configuration, at which pilots are
     every: float = 10.0  #: seconds between two cycles of the agents; 60 is a multiple of it
     scarcity: bool = False  #: whether scarce slots go to the jobs of an owner that have no other
+    lost: tuple[float, float] | None = None  #: hours between which no pilot of a third of the queues asks
     seed: int = 1
+
+    @property
+    def offers(self) -> Sequence[Mapping[str, object]]:
+        """What the pilots of each queue offer."""
+        return lhcb.queues()[:: len(lhcb.queues()) // self.queues]
 
 
 def configuration(*, scarcity: bool = False) -> Configuration:
@@ -94,6 +100,7 @@ class _World:
     engine: Engine
     plant: Plant
     config: Configuration
+    each_minute: Callable[[Configuration, datetime], object] = lambda *_: None
     now: datetime = BEGIN
     heap: list[tuple[datetime, int, Callable[[], None]]] = field(default_factory=list)
     numbers: Any = field(default_factory=itertools.count)
@@ -128,6 +135,7 @@ class _World:
         pools.cycle(self.engine, self.config, now=self.now, holder="plant")
         if self.now.second == 0:
             day_record.cycle(self.engine, now=self.now, holder="plant")
+            self.each_minute(self.config, self.now)
         priorities.cycle(self.engine, self.config, now=self.now, holder="plant", memory=self.weights)
         self.answers.store()
         self.hardware.store()
@@ -158,8 +166,12 @@ class _World:
         """A pilot asks for one job."""
         if self.now >= pilot.until or not pilot.free:
             return
+        if silent := self.find_silence(pilot.offer):
+            self.later(silent, lambda: self.ask(pilot))
+            return
         request = self.build_request(pilot)
         [result] = self.matcher.serve([request])
+        self.matcher.settle([result])
         assert isinstance(result, ClaimResult)
         self.hardware.count(request, self.config.sites)
         reason = None if result.claimed else result.refused or NO_TASK_QUEUE
@@ -174,6 +186,13 @@ class _World:
             self.later(seconds, self.ending(pilot, job.lease, cores))
         if pilot.free:
             self.later(1.0 if result.claimed else self.draw.uniform(*_POLL), lambda: self.ask(pilot))
+
+    def find_silence(self, offer: Mapping[str, object]) -> float:
+        """Seconds for which the pilots of a queue do not ask."""
+        if self.plant.lost is None or self.plant.offers.index(offer) % 3:
+            return 0.0
+        begin, end = (BEGIN + timedelta(hours=each) for each in self.plant.lost)
+        return (end - self.now).total_seconds() if begin <= self.now < end else 0.0
 
     def ending(self, pilot: _Pilot, lease: str, cores: int) -> Callable[[], None]:
         """The end of a job, after which its pilot asks at once."""
@@ -211,14 +230,16 @@ def _address(offer: Mapping[str, object]) -> QueueAddress:
     return QueueAddress(site=str(offer["Site"]), ce=str(offer["GridCE"]), queue=str(offer["Queue"]))
 
 
-def record(engine: Engine, plant: Plant) -> datetime:
-    """Let a plant run from `BEGIN` on; the time at which it ends."""
+def record(
+    engine: Engine, plant: Plant, each_minute: Callable[[Configuration, datetime], object] = lambda *_: None
+) -> datetime:
+    """Let a plant run from `BEGIN` on, and call `each_minute`; the time at which it ends."""
     config = configuration(scarcity=plant.scarcity)
     with database.writing(engine) as conn:
         number = store.store_checked(
             conn, config, author="plant", message="", expected=None, now=BEGIN, changed=()
         )
-    world = _World(engine, plant, config.stored_as(number, "plant"))
+    world = _World(engine, plant, config.stored_as(number, "plant"), each_minute)
     seconds = 3600 * plant.hours
     draw = Random(plant.seed)
     kinds = [
@@ -228,9 +249,8 @@ def record(engine: Engine, plant: Plant) -> datetime:
     for _ in range(plant.jobs // plant.bulk):
         described = draw.choice(kinds)
         world.later(draw.uniform(0, seconds), partial(world.submit, [described] * plant.bulk))
-    offers = lhcb.queues()[:: len(lhcb.queues()) // plant.queues]
     for number in range(plant.slots):
-        offer = offers[number % len(offers)]
+        offer = plant.offers[number % len(plant.offers)]
         world.later(draw.uniform(0, 600), partial(world.open_slot, offer))
     world.run_agents()
     end = BEGIN + timedelta(seconds=seconds)

@@ -100,6 +100,11 @@ GROUPS = (
         sources=("benchmarks/", "pilotage/service/"),
     ),
     Group(
+        name="foresight",
+        files=("tests/acceptance/test_benchmark_of_foresight.py",),
+        sources=("benchmarks/", "pilotage/replay/", "matcher/", "agents/"),
+    ),
+    Group(
         name="fuzzing",
         files=("tests/acceptance/test_fuzzing.py", "tests/acceptance/fuzzing/"),
         sources=("requirements/", "cs_config/", "optimizers/description/", "pilotage/service/"),

@@ -58,6 +58,8 @@ _BEFORE_ANSWERS: Final = timedelta(hours=6)
 #: Minutes without a record of a closure after which its place was open again.
 _GAP: Final = timedelta(minutes=3)
 _MINUTE: Final = timedelta(minutes=1)
+#: By how much the clocks of two hosts may differ.
+_SKEW: Final = timedelta(seconds=1)
 _VERSIONS: Final = 10_000
 
 _WAITING = JobStatus.WAITING.value
@@ -212,6 +214,8 @@ def read_day(engine: Engine, *, begin: datetime, end: datetime, now: datetime) -
         day.answers = day_record.read_between(
             conn, Series.ANSWERS, since=begin - _BEFORE_ANSWERS, until=begin
         )
+        silent = _measure_silence(conn, begin, end)
+        starts = _count_starts(conn, begin, end)
         _require_few(conn.execute(COUNT_SLOTS, {"begin": begin, "end": end}).scalar_one(), "slots")
         slots = day_record.list_slots(conn, since=begin, until=end)
         first, last = conn.execute(IDS).one()
@@ -220,6 +224,14 @@ def read_day(engine: Engine, *, begin: datetime, end: datetime, now: datetime) -
         for after in range(first - 1, last, _PAGE):
             reader.read_page(after)
     reader.finish()
+    day.left_out += Counter(
+        {
+            "minutes in which nothing was recorded: no agents ran, or retention has removed the record": (
+                silent // _MINUTE if silent > _GAP else 0
+            ),
+            "starts of jobs that retention has removed": starts - reader.started,
+        }
+    )
     return day
 
 
@@ -295,6 +307,26 @@ def _join_minutes(times: Sequence[datetime]) -> Iterator[tuple[datetime, datetim
         yield since, until
 
 
+def _measure_silence(conn: Connection, begin: datetime, end: datetime) -> timedelta:
+    """Time without the record of each minute."""
+    seen = day_record.read_between(conn, Series.CONFIGURATION, since=begin, until=end)
+    recorded = (until - since for each in seen.values() for since, until in _join_minutes(list(each)))
+    return (end - begin) - sum(recorded, timedelta())
+
+
+def _find_minutes(begin: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """The whole minutes between two times."""
+    begin += _MINUTE - timedelta.resolution
+    return begin.replace(second=0, microsecond=0), end.replace(second=0, microsecond=0)
+
+
+def _count_starts(conn: Connection, begin: datetime, end: datetime) -> int:
+    """The starts of jobs in the record, in whole minutes, whether or not the jobs are still known."""
+    since, until = _find_minutes(begin, end)
+    seen = day_record.read_between(conn, Series.STARTS, since=since, until=until)
+    return sum(sum(minutes.values()) for minutes in seen.values())
+
+
 class _JobReader:
     """Reads jobs page by page, with their times of waiting and their attempts."""
 
@@ -305,6 +337,8 @@ class _JobReader:
         self._kinds: dict[JobKind, JobKind] = {}  # each once in memory
         self._of_task_queues: dict[int, RequirementClass | None] = {}
         self._of_descriptions: dict[object, _Described | None] = {}
+        self._minutes = _find_minutes(day.begin, day.end)
+        self.started = 0  #: attempts that were opened in the whole minutes of the day
 
     def read_page(self, after: int) -> None:
         """Read the jobs with the next ids."""
@@ -321,6 +355,7 @@ class _JobReader:
             held: defaultdict[int, dict[int, Row[Any]]] = defaultdict(dict)
             for row in sql.read_batches(conn, ATTEMPTS, ids):
                 held[row.job_id][row.epoch] = row
+                self.started += self._minutes[0] <= row.opened_at < self._minutes[1]
             self._read_classes(conn, found)
             for job in found:
                 self._add_job(conn, job, statuses[job.job_id], held[job.job_id])
@@ -353,9 +388,11 @@ class _JobReader:
         self, conn: Connection, job: Row[Any], statuses: Sequence[Row[Any]], held: Mapping[int, Row[Any]]
     ) -> None:
         day = self._day
-        stays = [each for each in _list_stays(statuses) if each.is_within(day)]
         concerned = [each for each in held.values() if each.opened_at < day.end]
         concerned = [each for each in concerned if each.closed_at is None or each.closed_at > day.begin]
+        if job.task_queue_id is not None and _lacks_log(day, statuses, concerned):
+            day.left_out["jobs without a log of when they began to wait"] += 1
+        stays = [each for each in _list_stays(statuses) if each.is_within(day)]
         if not stays and not concerned:
             return
         kind = self._find_kind(conn, job)
@@ -365,6 +402,11 @@ class _JobReader:
         for opened in concerned:
             self._add_attempt(job, kind, opened)
         for each in stays:
+            if each.until is not None and each.until < each.since:
+                if each.since - each.until > _SKEW:
+                    day.left_out["times of waiting that end before they begin: a clock was set back"] += 1
+                    continue
+                each.until = each.since
             attempt = held.get(each.epoch) if each.epoch is not None else None
             stay = Stay(job_id=job.job_id, kind=kind, since=each.since, until=each.until)
             if attempt is not None:
@@ -469,7 +511,14 @@ class _Waiting:
     epoch: int | None = None  #: of the attempt that ended it
 
     def is_within(self, day: RecordedDay) -> bool:
-        return self.since < day.end and (self.until is None or self.until >= day.begin)
+        return self.since < day.end and (self.until is None or max(self.since, self.until) >= day.begin)
+
+
+def _lacks_log(day: RecordedDay, statuses: Sequence[Row[Any]], concerned: Sequence[Row[Any]]) -> bool:
+    """Whether the log lacks when a job began to wait, and it was not running already when the day began."""
+    if statuses:
+        return bool(statuses[0].to_status != _WAITING and statuses[0].at >= day.begin)
+    return all(each.opened_at >= day.begin for each in concerned)
 
 
 def _list_stays(statuses: Sequence[Row[Any]]) -> Iterator[_Waiting]:

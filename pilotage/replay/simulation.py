@@ -412,6 +412,7 @@ class Simulation:
         """Let slots ask for jobs, once; how many of them got any."""
         requests = [self._build_request(each) for each in slots]
         results = self._matcher.serve(requests)
+        self._matcher.settle(results)
         self._refreshed = self._clock.seconds
         self._result.requests += len(requests)
         leases: dict[int, str] = {}

@@ -9,13 +9,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, delete, select
+from sqlalchemy import Engine, delete, func, select, update
 
 from benchmarks import lhcb, plant
 from benchmarks.plant import BEGIN, Plant
@@ -30,6 +31,8 @@ from taskqueue import day_record
 from taskqueue.day_record import Seen, Series
 from taskqueue.db import database
 from taskqueue.schema.tables import (
+    attempts,
+    day_records,
     job_log,
     metadata,
     pool_mappings,
@@ -45,6 +48,7 @@ __all__ = ["run"]
 LATER = datetime(2026, 5, 1, tzinfo=UTC)
 SMALL = Plant(hours=1.0, jobs=60, classes=6, slots=6, queues=3, slot_hours=0.6, seconds=400, every=60)
 END = BEGIN + timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture(scope="module")
@@ -195,10 +199,63 @@ def test_what_retention_has_removed_is_derived_from_the_descriptions(installatio
     assert [each.kind for each in after.stays] == [each.kind for each in before.stays]
 
 
-def test_jobs_without_a_log_are_no_part_of_the_day(installation: Engine) -> None:
+def test_jobs_without_a_log_are_left_out(installation: Engine) -> None:
     with database.writing(installation) as conn:
         conn.execute(delete(job_log))
-    assert not read(installation).stays
+    day = read(installation)
+    assert not day.stays
+    assert day.left_out == {"jobs without a log of when they began to wait": 60}
+
+
+def test_jobs_whose_log_begins_after_they_waited_are_left_out(installation: Engine) -> None:
+    """As after the partition of the day before was dropped."""
+    with database.writing(installation) as conn:
+        conn.execute(delete(job_log).where(job_log.c.to_status == "Waiting"))
+    day = read(installation)
+    assert not day.stays
+    assert day.left_out == {"jobs without a log of when they began to wait": 60}
+
+
+def test_times_before_and_after_a_clock_was_set_back_are_left_out(installation: Engine) -> None:
+    before = read(installation)
+    [*_, some] = [each for each in before.stays if each.site and each.until is not None]
+    assert some.until is not None
+    matched = update(job_log).where(job_log.c.job_id == some.job_id, job_log.c.to_status == "Matched")
+    with database.writing(installation) as conn:
+        conn.execute(matched.values(at=some.since - timedelta(seconds=0.1)))
+    [same] = [each for each in read(installation).stays if each.job_id == some.job_id]
+    assert same.until == same.since  # the clocks of two hosts differ
+    with database.writing(installation) as conn:
+        conn.execute(matched.values(at=some.since - timedelta(minutes=5)))
+    day = read(installation)
+    assert len(day.stays) == len(before.stays) - 1
+    assert day.left_out == {"times of waiting that end before they begin: a clock was set back": 1}
+
+
+def test_minutes_without_a_record_are_left_out(installation: Engine) -> None:
+    end = END + timedelta(minutes=30)
+    day = read(installation, end=end)
+    [(what, number)] = day.left_out.items()
+    assert what.startswith("minutes in which nothing was recorded")
+    assert number == 30
+    with database.writing(installation) as conn:
+        conn.execute(delete(day_records))
+    assert list(read(installation).left_out.values()) == [60]
+
+
+def test_starts_of_jobs_that_were_removed_are_left_out(installation: Engine) -> None:
+    begin = BEGIN + timedelta(seconds=30)  # only whole minutes are compared
+    with database.writing(installation) as conn:
+        opened = attempts.c.opened_at
+        within = opened >= BEGIN + MINUTE, opened < END
+        number = conn.execute(select(func.count()).select_from(attempts).where(*within)).scalar_one()
+        subject = ("1",)
+        seen = [Seen(series=Series.STARTS, subject=subject, at=BEGIN + MINUTE, value=number)]
+        day_record.add_counts(conn, seen)
+    assert not read(installation, begin=begin).left_out
+    with database.writing(installation) as conn:
+        day_record.add_counts(conn, [replace(each, value=7) for each in seen])
+    assert read(installation, begin=begin).left_out == {"starts of jobs that retention has removed": 7}
 
 
 def test_jobs_that_were_withdrawn_leave_the_replay(installation: Engine) -> None:

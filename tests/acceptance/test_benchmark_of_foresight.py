@@ -1,0 +1,25 @@
+"""The benchmark of foresight on a small day: forecasts hold, and a replay is near to what was."""
+
+from dataclasses import replace
+
+from benchmarks import foresight
+from pilotage.replay import replay_database
+
+SMALL = replace(foresight.QUICK, hours=0.5, jobs=200, slots=20, queues=10)
+
+
+def test_forecasts_are_judged_and_a_change_is_compared_with_a_second_run() -> None:
+    with replay_database.open_database() as engine:
+        held = foresight.record(engine, SMALL)
+        day = foresight.read(engine, SMALL)
+    assert held.held <= held.of
+    assert not day.left_out
+    with replay_database.open_database() as engine:
+        foresight.record(engine, replace(SMALL, scarcity=True, lost=(0.2, 0.3)))
+        rows = {
+            row.values["what"]: row.values for row in foresight.compare(day, foresight.read(engine, SMALL))
+        }
+    starts = rows["all starts"]
+    assert 100 <= float(starts["recorded"]) <= 200
+    assert float(starts["error"]) <= 0.15 * float(starts["recorded"])
+    assert 100 <= float(starts["with Scarcity, second run"]) <= 200
