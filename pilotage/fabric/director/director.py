@@ -91,7 +91,8 @@ class Director:
     _too_small: Mapping[str, Sequence[UnservedWork]] = field(default_factory=dict)  #: by VO, last known
     _nodes: dict[str, str] = field(default_factory=dict)  #: by stamp, the node as its batch system names it
     _bad_nodes: Mapping[Place, BadNodes] = field(default_factory=dict)
-    _avoiding: set[str] = field(default_factory=set)  #: stamps given to workers with nodes to avoid
+    #: Nodes that pilots which may still wait were sent to avoid, by stamp; after a restart none is known.
+    _avoided: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: When a queue refused a pilot that was to avoid nodes: it may have no others.
     _without_others: dict[str, float] = field(default_factory=dict)
     _queues: Mapping[str, Sequence[ReportedQueue]] = field(default_factory=dict)  #: by VO, last known
@@ -330,9 +331,12 @@ class Director:
         judged = [each for each in pilots if all((each.vo, queue) not in paused for queue in each.queues)]
         others = director_pilots.list_others(judged, by_group, {each.vo for each in demands})
         soon = timedelta(seconds=options.short_job)
-        full = self._list_full(of_queue, demands, by_group, decision.new)
+        filled = self._list_filled(of_queue, demands)
+        full = self._list_full(filled, by_group, decision.new)
+        self._bad_nodes = self._find_bad_nodes(pilots, summary.at)
         too_many = surplus.list_surplus(by_group, others, work, full, soon, summary.at)
         too_many += surplus.list_for_room(full, by_group, too_many, summary.at)
+        too_many += self._list_for_nodes(filled, pilots, too_many)
         chosen = {
             self.sites.choose_trial(group, self.chance) if group in on_trial else group: number
             for group, number in decision.new.items()
@@ -343,7 +347,6 @@ class Director:
                 *((vo, (queue,), pause) for (vo, _, queue), pause in bad.items()),
             ]
         )
-        self._bad_nodes = self._find_bad_nodes(pilots, summary.at)
         self._queues = {**self._queues} | {
             each.vo: queue_states.list_states(each, of_queue, rooms, decision.new, of_places, self._bad_nodes)
             for each in demands
@@ -388,25 +391,48 @@ class Director:
         ]
         return surplus.limit_by_places(without, by_group, lambda group: _room_of(group, rooms))
 
-    def _list_full(
-        self,
-        of_queue: Mapping[str, Sequence[DirectorPilot]],
-        demands: Sequence[VoDemand],
-        by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
-        new: Collection[TargetGroup],
-    ) -> Mapping[str, Sequence[TargetGroup]]:
-        """The groups with work and without a place, by queue, where waiting pilots alone fill all places."""
+    def _list_filled(
+        self, of_queue: Mapping[str, Sequence[DirectorPilot]], demands: Sequence[VoDemand]
+    ) -> Collection[Place]:
+        """The queues, by VO, where waiting pilots alone fill all places."""
         open_queues = {each.queue for each in self.sites.all_targets() if self._is_open(each)}
-        full = {
+        return {
             (each.vo, queue)
             for each in demands
             for queue, limits in each.limits.items()
             if queue in open_queues
             and director_pilots.are_places_taken_by_waiting(of_queue.get(queue, ()), limits)
         }
+
+    def _list_for_nodes(
+        self, filled: Collection[Place], pilots: Iterable[DirectorPilot], leaving: Iterable[SurplusPilot]
+    ) -> list[SurplusPilot]:
+        """Waiting pilots to withdraw for new ones that may try a node which all of them avoid.
+
+        Only where work has no pilots for want of places, and none leaves one anyway.
+        """
+        places = {(group.vo, group.queues[0]) for group in self._unserved if not group.broker}
+        places -= {(each.pilot.vo, each.pilot.queue) for each in leaving if each.pilot.queue}
+        waits = [each for each in pilots if director_pilots.is_waiting(each)]
+        stamps = {each.stamp for each in waits} | self._submitting.keys()
+        self._avoided = {stamp: nodes for stamp, nodes in self._avoided.items() if stamp in stamps}
+        waiting: dict[Place, list[DirectorPilot]] = defaultdict(list)
+        for each in waits:
+            if each.queue and (each.vo, each.queue) in places.intersection(filled):
+                waiting[each.vo, each.queue].append(each)
+        kept_from = {place: bad.avoided_by(0) for place, bad in self._bad_nodes.items()}
+        return surplus.list_for_nodes(waiting, self._avoided, kept_from)
+
+    def _list_full(
+        self,
+        filled: Collection[Place],
+        by_group: Mapping[TargetGroup, Sequence[DirectorPilot]],
+        new: Collection[TargetGroup],
+    ) -> Mapping[str, Sequence[TargetGroup]]:
+        """The groups with work and without a place, by queue, where waiting pilots alone fill all places."""
         found: dict[str, list[TargetGroup]] = defaultdict(list)
         for group in sorted(self._unserved.difference(new)):
-            is_full = all((group.vo, queue) in full for queue in group.queues)
+            is_full = all((group.vo, queue) in filled for queue in group.queues)
             if is_full and not surplus.has_place(group, by_group):
                 found[group.queues[0]].append(group)
         return found
@@ -541,7 +567,7 @@ class Director:
                     for stamp, group in intents.items():
                         avoided = self._choose_avoided(group, numbers[group])
                         numbers[group] += 1
-                        self._avoiding |= {stamp} if avoided else set()
+                        self._avoided |= {stamp: avoided} if avoided else {}
                         submission = self._submission(stamp, secrets[stamp], group, demands[vo], avoided)
                         found[self.sites.find_target(group).system].append(submission)
             except ServiceAway as error:  # those whose intents are stored are submitted
@@ -609,7 +635,7 @@ class Director:
             if results is None:
                 continue
             self._following.mark_cleared(results.forgotten)
-            for report in _build_reports(results, self._avoiding):
+            for report in _build_reports(results, self._avoided):
                 self._unreported[self._submitting[report.stamp].vo].append(report)
             self._count(results, summary)
         for vo in [*self._unreported]:
@@ -625,13 +651,12 @@ class Director:
         summary.unsubmitted += len(results.unsubmitted)
         for stamp, error in results.refused.items():
             group = self._submitting[stamp]
-            if stamp in self._avoiding:
+            if stamp in self._avoided:
                 self._without_others |= dict.fromkeys(group.queues, self.clock())
             else:
                 summary.note_problem(group.vo, f"{group.where}: {error}")
         for stamp in (*results.submitted, *results.uncertain, *results.refused, *results.unsubmitted):
             del self._submitting[stamp]
-            self._avoiding.discard(stamp)
 
 
 def _build_reports(results: ActionResults, avoiding: Collection[str]) -> list[PilotReport]:

@@ -1,4 +1,6 @@
-"""Waiting pilots to withdraw: those that serve no job, and those in whose place jobs of other groups wait.
+"""Waiting pilots to withdraw: those that serve no job, those in whose place others would run.
+
+These are of groups that leave other groups no place, or all avoid a node that may be tried again.
 
 One that serves no job leaves at once only where others wait for its place. Elsewhere it stays for a while:
 a ban, limit or throttle may hide its jobs for some minutes, and a new pilot begins at the end of the queue.
@@ -18,7 +20,7 @@ from datetime import datetime, timedelta
 
 from pilotage.fabric.batch.batch_system import Agreement, Evidence
 from pilotage.fabric.director import demand, recorded_pilots
-from pilotage.fabric.director.demand import DemandedWork
+from pilotage.fabric.director.demand import DemandedWork, Place
 from pilotage.fabric.director.recorded_pilots import START, DirectorPilot
 from pilotage.fabric.director.targets import TargetGroup
 from requirements.errors import format_count
@@ -26,6 +28,7 @@ from requirements.errors import format_count
 #: What a pilot does, and what several do.
 _SERVES_NOTHING = ("serves no job", "serve no job")
 _MAKES_ROOM = ("makes room for jobs of others", "make room for jobs of others")
+_AVOIDS = ("avoids a node that may be tried again", "avoid nodes that may be tried again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +170,30 @@ def list_for_room(
                 group, pilot = chosen
                 found[pilot.stamp] = SurplusPilot(pilot=pilot, where=_name(group), why=_MAKES_ROOM)
     return list(found.values())
+
+
+def list_for_nodes(
+    waiting: Mapping[Place, Sequence[DirectorPilot]],
+    avoided: Mapping[str, Collection[str]],
+    kept_from: Mapping[Place, Collection[str]],
+) -> list[SurplusPilot]:
+    """The youngest of the waiting pilots that fill a queue, where all avoid a node that a new one may take.
+
+    So a node that was repaired is not idle until the others have begun. While the new pilot waits no further
+    one leaves.
+
+    Args:
+        waiting: The waiting pilots of full queues, by VO and queue.
+        avoided: Nodes that each of them avoids, by stamp.
+        kept_from: Nodes that all new pilots avoid, by VO and queue.
+    """
+    found = []
+    for place, pilots in sorted(waiting.items()):
+        by_all = frozenset[str].intersection(*(frozenset(avoided.get(each.stamp, ())) for each in pilots))
+        if by_all.difference(kept_from.get(place, ())):
+            youngest = max(pilots, key=_by_age)
+            found.append(SurplusPilot(pilot=youngest, where=", ".join(youngest.queues), why=_AVOIDS))
+    return found
 
 
 def limit_by_places(

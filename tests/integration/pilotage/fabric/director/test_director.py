@@ -801,6 +801,58 @@ def test_a_queue_that_has_only_the_bad_node_gets_pilots_there(ground: Ground) ->
     assert ground.statuses()["Deleted"] == 1, "that says nothing about the queue"
 
 
+class FullButForOne(OneBadNode):
+    """Pilots that avoid `n1` wait for good; once it is repaired the others start there."""
+
+    def __init__(self, host: LocalHost) -> None:
+        super().__init__(host)
+        self.held: dict[str, BatchJob] = {}
+        self.is_repaired = False
+
+    def submit(self, job: BatchJob) -> str:
+        if job.avoided_nodes:
+            self.held[job.stamp] = job
+            return f"held-{len(self.held)}"
+        return self._host.submit(job) if self.is_repaired else super().submit(job)
+
+    def survey(self, handles: Sequence[Handle], prefix: str) -> Survey:
+        found = super().survey(handles, prefix)
+        waits = dict.fromkeys(self.held, JobReport(state=State.WAITING))
+        return replace(found, reports={**found.reports, **waits}, stamps=found.stamps | self.held.keys())
+
+    def kill(self, handles: Sequence[Handle]) -> None:
+        for each in handles:
+            self.held.pop(each.stamp, None)
+        self._host.kill(handles)
+
+
+def test_a_node_that_may_be_tried_again_gets_a_pilot_where_all_that_wait_avoid_it(ground: Ground) -> None:
+    ground.service.configure(CONFIG.replace("MaxTotalJobs: 3, MaxWaitingJobs: 3", "MaxWaitingJobs: 2"))
+    batch_system = FullButForOne(ground.host)
+    ground.system.system = FaultySystem(system=batch_system)  # type: ignore[arg-type]
+    ground.submit(9)
+    director = ground.director(SHORT)
+    ground.cycle(director)
+    ground.cycle(director)
+    ground.ahead = timedelta(minutes=3)
+    ground.cycle(director)
+    assert len(batch_system.held) == 2
+    summaries = [ground.cycle(director) for _ in range(4)]
+    assert [each.withdrawn for each in summaries] == [0] * 4, "new ones would avoid the node as well"
+
+    batch_system.is_repaired = True
+    ground.ahead = timedelta(minutes=6)
+    summaries = [ground.cycle(director) for _ in range(5)]
+
+    said = f"1 waiting pilot of {SHORT} avoids a node that may be tried again"
+    assert said in str(summaries[0].surplus)
+    assert sum(each.withdrawn for each in summaries) == 1
+    ground.ahead = timedelta(minutes=15)  # the queue is on trial: two pilots at a time
+    assert ground.cycle(director).submitted == 1
+    assert len(batch_system.held) == 1
+    assert ground.batch_jobs().total() == 1, "the new one runs at the node"
+
+
 def test_a_job_that_no_director_serves_is_explained(ground: Ground) -> None:
     ground.submit(1, Requirements={"CPUModel": "amd"})
     director = ground.director(SHORT)

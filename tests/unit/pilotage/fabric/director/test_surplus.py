@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -47,6 +48,23 @@ def test_waiting_pilots_of_a_group_without_jobs_serve_no_job() -> None:
         f"1 waiting pilot of {QUEUE} serves no job",
         f"4 waiting pilots of {QUEUE} (--constraint=el9) serve no job",
     ]
+
+
+def test_one_leaves_where_all_avoid_a_node_that_a_new_pilot_may_take() -> None:
+    place, pilots = ("cms", QUEUE), [waiting(1, 9), waiting(2, 7), waiting(3, 8)]
+    of_all: dict[str, Sequence[str]] = {each.stamp: ("n1", "n2") for each in pilots}
+
+    def leaving(avoided: dict[str, Sequence[str]], *kept_from: str) -> list[SurplusPilot]:
+        return surplus.list_for_nodes({place: pilots}, avoided, {place: kept_from})
+
+    found = leaving(of_all, "n2")
+    assert stamps(found) == ["north.any.2"], "the youngest"
+    assert surplus.describe(found) == [f"1 waiting pilot of {QUEUE} avoids a node that may be tried again"]
+    assert stamps(leaving(of_all)) == ["north.any.2"]
+    assert leaving(of_all, "n1", "n2") == [], "new ones avoid them, too"
+    assert leaving(of_all | {"north.any.1": ("n2",)}, "n2") == [], "one waits that may run there"
+    assert leaving({"north.any.1": ("n1",), "north.any.2": ("n1",)}) == [], "of one nothing is known"
+    assert surplus.list_for_nodes({}, of_all, {}) == []
 
 
 def test_the_youngest_of_too_many_go_and_those_that_run_stay() -> None:
