@@ -128,33 +128,31 @@ OLD_DETAILS = _select_old(job_parameters, local_jobs)
 REMOVE_LOGS = delete(job_log).where(sql.is_listed(job_log.c.job_id))
 REMOVE_LOCAL_JOBS = delete(local_jobs).where(sql.is_listed(local_jobs.c.job_id))
 
+OVER = select(jobs.c.job_id).where(_is_over)
 DETACH_OUTPUTS = (
     update(attempts)
-    .where(
-        tuple_(attempts.c.job_id, attempts.c.epoch).in_(
-            select(attempts.c.job_id, attempts.c.epoch)
-            .where(
-                attempts.c.vo == bindparam("the_vo"),
-                attempts.c.output.is_not(None),
-                attempts.c.closed_at < _BEFORE,
-            )
-            .limit(_LIMIT)
-        )
-    )
+    .where(sql.is_listed(attempts.c.job_id), attempts.c.output.is_not(None))
     .values(output=None)
 )
 
-#: IN with a subquery, computed once; there is no index to look up the users of an archive one by one.
-_is_needed = blobs.c.digest.in_(
-    select(attempts.c.output).where(attempts.c.vo == bindparam("the_vo"), attempts.c.output.is_not(None))
-) | blobs.c.digest.in_(
+#: Looked up one by one in the index of outputs: there are as many as attempts.
+_is_output_of_an_attempt = exists().where(
+    attempts.c.output == blobs.c.digest, attempts.c.vo == bindparam("the_vo")
+)
+#: Read once: descriptions have no index by their sandbox, and few of them are of jobs that have not ended.
+_sandboxes = (
     select(descriptions.c.sandbox)
     .join(jobs, jobs.c.description_id == descriptions.c.description_id)
     .where(
         jobs.c.vo == bindparam("the_vo"), jobs.c.status.in_(_NOT_FINAL), descriptions.c.sandbox.is_not(None)
     )
 )
-_may_go = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.last_used_at < _BEFORE, ~_is_needed)
+_may_go = and_(
+    blobs.c.vo == bindparam("the_vo"),
+    blobs.c.last_used_at < _BEFORE,
+    ~_is_output_of_an_attempt,
+    blobs.c.digest.not_in(_sandboxes),
+)
 OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
 REMOVE_BLOBS = delete(blobs).where(sql.is_listed(blobs.c.digest), _may_go).returning(blobs.c.digest)
 
@@ -348,9 +346,22 @@ def remove_logs(
     return len(found)
 
 
-def detach_outputs(conn: Connection, *, vo: str, before: datetime, limit: int) -> int:
-    """Unset the outputs of attempts closed before that time; `remove_blobs` deletes them."""
-    return conn.execute(DETACH_OUTPUTS, {"the_vo": vo, "before": before, "limit": limit}).rowcount
+def detach_outputs(
+    conn: Connection,
+    job_ids: Collection[int],
+    *,
+    vo: str,
+    before: datetime,
+    readers: Collection[str],
+    statuses: Collection[JobStatus] = FINAL,
+) -> int:
+    """Unset the outputs of those of the jobs that are the VO's and ended before that time.
+
+    Returns of how many attempts. `remove_blobs` deletes the archives.
+    """
+    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
+    over = list(conn.execute(OVER, {**values, "statuses": sorted(statuses)}).scalars())
+    return conn.execute(DETACH_OUTPUTS, {"ids": over}).rowcount if over else 0
 
 
 def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:
@@ -359,6 +370,7 @@ def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> 
     The files are deleted after the commit, by `blobs.remove_file`.
     """
     values = {"the_vo": vo, "before": before}
+    sql.join_row_by_row(conn)
     old = list(conn.execute(OLD_BLOBS, {**values, "limit": limit}).scalars())
     return list(conn.execute(REMOVE_BLOBS, {**values, "ids": old}).scalars()) if old else []
 

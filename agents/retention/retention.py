@@ -216,14 +216,12 @@ def _remove_of_vo(
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
-    for kind, step, days in (
-        ("outputs", retention.detach_outputs, keep.outputs),
-        ("pilots", retention.remove_pilots, keep.jobs),
-    ):
-        before = leadership.now - timedelta(days=days)
-        removed[kind] += _repeat_step(leadership, partial(step, vo=vo, before=before, limit=_LIMIT))
+    before = leadership.now - timedelta(days=keep.jobs)
+    remove_pilots = partial(retention.remove_pilots, vo=vo, before=before, limit=_LIMIT)
+    removed["pilots"] += _repeat_step(leadership, remove_pilots)
     age_of_jobs = timedelta(days=keep.jobs)
     for name, remove_some, age, statuses in (
+        ("outputs", retention.detach_outputs, timedelta(days=keep.outputs), FINAL),
         ("jobs", retention.remove_jobs, age_of_jobs, FINAL),
         ("deleted jobs", retention.remove_jobs, min(_DELETED, age_of_jobs), _OF_DELETED),
         ("logs", retention.remove_logs, timedelta(days=keep.logs), FINAL),

@@ -178,7 +178,8 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
 class Reads:
     """The ended jobs that the agent reads, transaction by transaction, by the ids of the last cycle."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, limit: int, rounds: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, before: datetime, limit: int, rounds: int) -> None:
+        self._before = before  #: of the search that is looked at
         self.pages: list[list[int]] = []
         monkeypatch.setattr(agent, "_LIMIT", limit)
         monkeypatch.setattr(agent, "_ROUNDS", rounds)
@@ -186,7 +187,7 @@ class Reads:
 
         def note(search: EndedSearch, conn: Connection, **bounds: Any) -> list[int]:
             page = read_on(search, conn, **bounds)
-            if search.statuses == FINAL:
+            if search.statuses == FINAL and bounds["before"] == self._before:
                 self.pages.append(page)
             return page
 
@@ -208,7 +209,7 @@ def test_a_search_reads_each_job_once_however_many_have_nothing_to_delete(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a backlog whose logs have gone each cycle reads as much as the one before."""
-    reads = Reads(monkeypatch, limit=3, rounds=4)
+    reads = Reads(monkeypatch, before=now - DAY, limit=3, rounds=4)
     ended = sorted(FINAL - {JobStatus.DELETED})
     with database.writing(engine) as conn:
         at_once = [_old(conn, ended[number % len(ended)], now) for number in range(30)]
@@ -269,8 +270,8 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
         job_id = _old(conn, JobStatus.DONE, now)
         conn.execute(update(attempts).values(output=digest))
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == []  # still named
-        assert retention.detach_outputs(conn, vo="lhcb", before=now - 3 * DAY, limit=10) == 0
-        assert retention.detach_outputs(conn, vo="lhcb", before=now - DAY, limit=10) == 1
+        assert retention.detach_outputs(conn, [job_id], vo="lhcb", before=now - 3 * DAY, readers=()) == 0
+        assert retention.detach_outputs(conn, [job_id], vo="lhcb", before=now - DAY, readers=()) == 1
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == [digest]
         assert jobs.get_job(conn, job_id)
 
