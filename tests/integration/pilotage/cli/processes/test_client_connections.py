@@ -476,3 +476,21 @@ def test_a_head_that_is_too_long_or_ambiguous_is_refused_whole(head: bytes):
         del writer
 
     talk(said)
+
+
+def test_cookies_that_take_quadratic_time_to_read_are_left_out():
+    seen: list[bytes] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.extend(value for name, value in scope["headers"] if name == b"cookie")
+        await _app(scope, receive, send)
+
+    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
+        escaped = b'other="' + b"\\\\" * 10_000 + b'"'
+        writer.write(
+            _REQUEST + b"Cookie: pilotage-1=a.b; " + escaped + b"; c=d\r\nCookie: " + escaped + b"\r\n\r\n"
+        )
+        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+
+    talk(said, app=app)
+    assert seen == [b"pilotage-1=a.b; c=d", b""]
