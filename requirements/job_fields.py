@@ -149,9 +149,10 @@ FIELDS: Final[Sequence[AnyField]] = (
     JobField(name="exit_code", type=int, title="Exit code", may_be_null=True, is_of_attempt=True,
         is_rare=True,
         words="Of the payload of the latest attempt; null: it has not ended.",
-        filters=[Filter(words="Exit codes of payloads, of latest attempts; `none`: it has not ended.",
+        filters=[Filter(
+            words="Exit codes of payloads, of latest attempts, or ranges: 64-78; `none`: it has not ended.",
             help="Only jobs whose payload ended with one of these exit codes; none: it has not ended.",
-            metavar="N1,N2", hint="1, 137", has_several=True)]),
+            metavar="N,N-M", hint="1, 64-78", has_several=True)]),
     LOCAL_STATUS := JobField(name="local_status", type=LocalJobsStatus, title="Local jobs",
         is_answered=False, is_of_attempt=True, is_rare=True,
         filters=[Filter(words="Overall statuses of a grid job's local jobs, of its latest attempt.",

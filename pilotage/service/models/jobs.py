@@ -363,6 +363,27 @@ def _ids(value: object) -> object:
     return [int(word) if isinstance(word, str) and _ID.fullmatch(word) else word for word in split]
 
 
+_RANGE = re.compile(r"(-?[0-9]{1,10})-(-?[0-9]{1,10})")
+
+
+def _numbers(value: object) -> object:
+    """Split `a,b`, and replace a range `a-b` by its numbers."""
+    split = words(value)
+    if not isinstance(split, list):
+        return split
+    found: list[object] = []
+    for word in split:
+        ends = _RANGE.fullmatch(word) if isinstance(word, str) else None
+        if ends is None:
+            found.append(word)
+            continue
+        numbers = range(int(ends[1]), int(ends[2]) + 1)
+        if not 0 < len(numbers) <= MOST:  # not left to pydantic, which reads 0-5 as -5
+            raise ValueError(f"{word!r} is not allowed, a range has 1 to {MOST:,} numbers, the least first")
+        found += numbers
+    return found
+
+
 _Most = Field(max_length=MOST)
 Words = Annotated[Annotated[list[str], _Most] | None, BeforeValidator(words)]
 JobIds = Annotated[Annotated[list[JobId], _Most] | None, BeforeValidator(_ids)]
@@ -403,8 +424,10 @@ def _describe_filter(field: AnyField, given: Filter) -> tuple[Any, Any]:
     elif field.type is datetime:
         kind = Moment | None
     elif given.has_several:
-        value: Any = Number if field.type is int else field.type
-        kind = Annotated[Annotated[list[value], _Most] | None, BeforeValidator(words)]
+        is_number = field.type is int
+        value: Any = Number if is_number else field.type
+        split = BeforeValidator(_numbers if is_number else words)
+        kind = Annotated[Annotated[list[value], _Most] | None, split]
     return kind, Field(default=None, description=given.words or None)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from pilotage.cli import application
+from pilotage.client import submission
+from pilotage.client.api import wait_out
 from pilotage.service.queries import jobs
 from tests.support.service import Service
 
@@ -29,6 +32,7 @@ def keys(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> l
         return accepted
 
     monkeypatch.setattr(jobs, "submit", submit_during_failover)
+    monkeypatch.setattr(submission, "wait_out", partial(wait_out, sleep=lambda _: None))
     return keys
 
 

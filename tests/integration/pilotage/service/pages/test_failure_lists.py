@@ -59,6 +59,7 @@ def test_jobs_are_listed_sorted_and_counted_by_exit_code(service: Service) -> No
 
     assert listed() == sorted((job_id, code) for code, job_id in ids.items())
     assert listed(exit_code="5,7") == sorted([(ids[5], 5), (ids[7], 7)])
+    assert listed(exit_code="4-6,7") == listed(exit_code="5,7")
     assert listed(exit_code="none") == [(ids[None], None)]
     refused = user.get("/api/v1/jobs", params={"exit_code": "five"})
     assert (refused.status_code, "exit_code" in refused.text) == (400, True)
