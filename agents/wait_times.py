@@ -7,7 +7,6 @@ from typing import Final
 from sqlalchemy import Engine
 
 from agents import leader
-from agents.leader import Leadership
 from taskqueue.accounting import wait_times
 from taskqueue.accounting.wait_times import EndedJob
 
@@ -50,7 +49,9 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
     with leader.lead(engine, NAME, holder=holder, now=now) as leadership:
         if leadership is None:
             return None
-        seen = memory.seen or _find_start(leadership)
+        seen = memory.seen or (
+            _BEGINNING if leadership.last is None else EndedJob(at=leadership.last - _BEFORE, job_id=0)
+        )
         if seen.at > now:  # the clock was set back
             seen = EndedJob(at=now - _LATE, job_id=0)
         booked = 0
@@ -64,7 +65,3 @@ def cycle(engine: Engine, *, now: datetime, holder: str, memory: WaitTimesState)
             seen = done.last
         memory.seen = seen
         return WaitsResult(booked=booked)
-
-
-def _find_start(leadership: Leadership) -> EndedJob:
-    return _BEGINNING if leadership.last is None else EndedJob(at=leadership.last - _BEFORE, job_id=0)

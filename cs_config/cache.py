@@ -78,15 +78,12 @@ class Cache(Generic[Key, Value]):
             self._content = generation, known
             self._bytes = 0
         if key not in known:
-            self._make_room(known, taken)
+            while len(known) >= self._size or (known and self._bytes + taken > self._most):
+                evict(known, len(known))
+                self._bytes = self._count_bytes(known)
             self._bytes += taken
         known[key] = value
         return value
-
-    def _make_room(self, known: dict[Key, Value], taken: int) -> None:
-        while len(known) >= self._size or (known and self._bytes + taken > self._most):
-            evict(known, len(known))
-            self._bytes = self._count_bytes(known)
 
     def _count_bytes(self, known: dict[Key, Value]) -> int:
         if self._measure is None:

@@ -83,7 +83,7 @@ def _describe(place: Location, found: Sequence[Mapping[str, Any]]) -> InputFault
         return InputFault(location=place, message=message, is_unknown_name=first["type"] in _UNKNOWN_NAMES)
     if first["type"] in _OWN_WORDS:
         return InputFault(location=place, message=_repeat_own(first, seen))
-    names = [name for each in found for name in _list_names(each)]
+    names = [name for each in found for name in _QUOTED.findall(str(each.get("ctx", {}).get("expected", "")))]
     allowed = " or ".join(dict.fromkeys(map(describe_allowed, found)))
     return InputFault(
         location=place,
@@ -99,11 +99,6 @@ def _repeat_own(each: Mapping[str, Any], seen: object) -> str:
         return f"{said}: {each['ctx']['error']}"
     is_plain = each["type"] != SECRET and isinstance(seen, str | int | float) and str(seen) not in said
     return f"{said}, not {seen!r:.{_SHOWN}}" if is_plain else said
-
-
-def _list_names(each: Mapping[str, Any]) -> list[str]:
-    """The only values that are allowed, if they are named."""
-    return _QUOTED.findall(str(each.get("ctx", {}).get("expected", "")))
 
 
 def describe_allowed(each: Mapping[str, Any]) -> str:

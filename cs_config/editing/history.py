@@ -145,7 +145,9 @@ def blame_values(editor: ConfigEditor, config: Configuration, *, path: str, vo: 
     if len(lines) > _MOST_VALUES:
         raise _too_many_values(path, f"{len(lines)}", _MOST_VALUES)
     with editor.transactions.reading() as conn:
-        since = _find_versions(conn, config, lines)
+        since = store.find_blame(
+            conn, {place for line in lines for place in line.places}, newest=config.version
+        )
     return [_blame(line, since) for line in lines]
 
 
@@ -193,13 +195,6 @@ def _visible_lines(
     if len(found) > _MOST_BELOW:
         raise _too_many_values(path, f"more than {_MOST_BELOW}", _MOST_BELOW)
     return lines
-
-
-def _find_versions(
-    conn: Connection, config: Configuration, lines: Sequence[ShownLine]
-) -> Mapping[str, Version]:
-    """The version that last changed each place."""
-    return store.find_blame(conn, {place for line in lines for place in line.places}, newest=config.version)
 
 
 def _blame(line: ShownLine, since: Mapping[str, Version]) -> Blamed:

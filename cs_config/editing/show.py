@@ -25,7 +25,7 @@ from cs_config.source.sections import Leaf, LeafValue, Section, Tree, format_ori
 from cs_config.tree import inheritance, parameters, resources
 from cs_config.tree.address import NODES, SITES
 from cs_config.tree.configuration import Configuration
-from cs_config.tree.inheritance import Level, Parameter
+from cs_config.tree.inheritance import Parameter
 from cs_config.tree.throttle import Throttle
 from requirements.errors import did_you_mean
 from requirements.values import Value, fold
@@ -125,18 +125,13 @@ def _effective(config: Configuration, names: tuple[str, ...], vo: str) -> Iterat
     if "/".join(names) not in config.nodes:
         _entry(config.root, names)
         raise PathNotFound("/".join(names))
-    levels = _list_levels(config, names)
+    levels = tuple(config.nodes["/".join(names[:depth])] for depth in NODES if depth <= len(names))
     parameters = inheritance.effective_parameters(levels, fold(vo))
     for name, parameter in sorted(parameters.items(), key=lambda item: fold(item[0])):
         places = tuple(part.path for part in parameter.parts or (parameter,))
         yield ShownLine(path=name, value=parameter.value, origin=describe_origin(parameter), places=places)
     if vo and not inheritance.is_usable(levels, fold(vo)):
         yield ShownLine(path="(usable)", value=False, origin=f"not enabled, or not for {vo}")
-
-
-def _list_levels(config: Configuration, names: tuple[str, ...]) -> tuple[Level, ...]:
-    """The levels from the site to the named node."""
-    return tuple(config.nodes["/".join(names[:depth])] for depth in NODES if depth <= len(names))
 
 
 def describe_origin(parameter: Parameter) -> str:

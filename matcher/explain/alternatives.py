@@ -275,7 +275,7 @@ def _value_alternatives(
         if similar:
             changed = tuple(similar if key(each) == key(item) else each for each in as_tuple(wanted))
             text = f"write {name} {similar} instead of {format_value(item)}"
-            yield SPELLING, text, (name, _value(changed))
+            yield SPELLING, text, (name, changed[0] if len(changed) == 1 else changed)
     other = _most_offered(winnable)
     if other is not None:
         text = f"allow {name} {format_value(other)} as well"
@@ -284,7 +284,3 @@ def _value_alternatives(
 
 def _number(value: Value) -> int | float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _value(items: tuple[Scalar, ...]) -> Value:
-    return items[0] if len(items) == 1 else items

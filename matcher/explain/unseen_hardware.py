@@ -41,17 +41,13 @@ def find_lacking(conn: Connection, config: Configuration, demand: JobDemand, now
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     since = now - timedelta(days=days + 1)
     seen = hardware.read_shapes(conn, sites, since=since, most=_MOST_SHAPES) if sites else ()
-    if not seen or any(_is_enough(demand.asked, each) for each in seen):
+    if not seen or any(conditions.fits(demand.asked, each.to_resource()) for each in seen):
         return None
     nearest = min((_list_lacking(demand.asked, each) for each in seen), key=len)
     return (
         f"no pilot of an eligible site had such hardware in the last {days:g} days: the nearest "
         f"lacks {', '.join(nearest)}; `pilotage site hardware` lists what was seen"
     )
-
-
-def _is_enough(asked: RequirementClass, shape: HardwareShape) -> bool:
-    return conditions.fits(asked, shape.to_resource())
 
 
 def _list_lacking(asked: RequirementClass, shape: HardwareShape) -> list[str]:

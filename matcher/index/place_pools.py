@@ -86,11 +86,6 @@ class PlaceCache:
         still = (each for served in self._cached.values() for each in (served.pools, served.kept_back))
         self._sets = {each: each for each in still}
 
-    def _make_room(self) -> None:
-        while len(self._cached) >= _CACHED or sum(map(len, self._sets)) > MOST_IDS:
-            evict(self._cached, len(self._cached))
-            self._forget_sets()
-
     def served(
         self,
         reading: LazyTransaction,
@@ -230,7 +225,9 @@ class PlaceCache:
     def _store(self, key: tuple[frozenset[str], object], served: PlacePools, age: int) -> PlacePools:
         with self._lock:
             if age == self.age and served.is_complete and (served.lasting or served.advertised):
-                self._make_room()
+                while len(self._cached) >= _CACHED or sum(map(len, self._sets)) > MOST_IDS:
+                    evict(self._cached, len(self._cached))
+                    self._forget_sets()
                 # One instance of a set and of its ids, to save memory: a queue may serve a thousand pools.
                 pools, kept_back = (
                     self._sets.get(ids) or self._sets.setdefault(ids, frozenset(map(sys.intern, ids)))

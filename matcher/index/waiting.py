@@ -103,7 +103,11 @@ class WaitingIndex:
         for each in changes.occupied:
             self._add(each)
         self.excluded -= changes.checked
-        self._update_weights(changes.weights)
+        for task_queue_id, weight in changes.weights.items():
+            known = self._by_id.get(task_queue_id)
+            if known is not None and Weight(known.priority, known.supply) != weight:
+                self._take_out(known)
+                self._put(replace(known, priority=weight.priority, supply=weight.supply))
         self._position = changes.position
 
     def exclude(self, task_queue_ids: Collection[int]) -> None:
@@ -174,13 +178,6 @@ class WaitingIndex:
     def _fits(self, mask: int, resource: Resource) -> Fits:
         is_in, is_open = self._index.is_in, rules.accepts_all_owners(resource)
         return lambda each: is_in(mask, each.class_id) and (is_open or _owner_fits(each, resource))
-
-    def _update_weights(self, weights: Mapping[int, Weight]) -> None:
-        for task_queue_id, weight in weights.items():
-            known = self._by_id.get(task_queue_id)
-            if known is not None and Weight(known.priority, known.supply) != weight:
-                self._take_out(known)
-                self._put(replace(known, priority=weight.priority, supply=weight.supply))
 
     def _add(self, each: TaskQueue) -> None:
         known = self._by_id.get(each.task_queue_id)

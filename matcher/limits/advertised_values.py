@@ -1,7 +1,7 @@
 """What sites advertise, beside what reads it: throttles, and Requirements and Rank where it is declared."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -81,7 +81,7 @@ def find_readers(
         else ThrottleState(throttle=throttle, advertised=advertised).reads
     )
     declared = frozenset[str]().union(
-        *(_list_declared(config).get(each, ()) for each in _queues_in(config, scope))
+        *(_list_declared(config).get(each, ()) for each in config.queues_at(*scope.split("/")))
     )
     by_reader = {
         f"throttle of {scope}": limiting,
@@ -92,10 +92,6 @@ def find_readers(
         name: tuple(reader for reader, names in by_reader.items() if fold(name) in names)
         for name in advertised
     }
-
-
-def _queues_in(config: Configuration, scope: str) -> Iterable[QueueAddress]:
-    return config.queues_at(*scope.split("/"))
 
 
 @derived

@@ -194,7 +194,11 @@ class RequestKeywords:
             known = _NAMES.get(fold(name))
             value = _split_text(stated) if known in _TAGS and isinstance(stated, str) else stated
             if known is None:
-                self._keep(name, value)
+                self.unknown[name] = value
+                if fold(name) not in _IGNORED:
+                    meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < MOST_HINTS else None
+                    hint = f", did you mean {meant}?" if meant else ""
+                    self.warnings.append(f"{name}: unknown, kept as an attribute{hint}")
             elif known in self._stated and self._stated[known][1] != value:
                 other = self._stated[known][0]
                 self.add_problem(name, f"{name} and {other} are the same keyword with different values")
@@ -210,13 +214,6 @@ class RequestKeywords:
     def spelling(self, known: str) -> str:
         """The keyword as spelled in the request."""
         return self._stated[known][0]
-
-    def _keep(self, name: str, value: object) -> None:
-        self.unknown[name] = value
-        if fold(name) not in _IGNORED:
-            meant = did_you_mean(name, _KEYWORDS) if len(self.warnings) < MOST_HINTS else None
-            hint = f", did you mean {meant}?" if meant else ""
-            self.warnings.append(f"{name}: unknown, kept as an attribute{hint}")
 
     def values(self, known: str) -> Values:
         """The folded values; None if there is no condition: absent, empty or `any`."""

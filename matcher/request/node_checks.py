@@ -40,6 +40,7 @@ BURST: Final = 0.25
 SHARE: Final = 0.2
 #: Seconds between two lines in the log about one VO.
 _TELL_EVERY: Final = 60
+_NO_TIME: Final = "checks of NodeFacts for %s take more than their share of processor time: %d pools wait"
 
 
 class NodeStanding(IntEnum):
@@ -121,17 +122,13 @@ class NodeChecks:
         allowance.refill(self._clock())
         for number, each in enumerate(pool_ids):
             if allowance.left <= 0:
-                self._tell(vo, allowance, len(pool_ids) - number)
+                if self._clock() - allowance.told_at >= _TELL_EVERY:
+                    allowance.told_at = self._clock()
+                    log.warning(_NO_TIME, vo, len(pool_ids) - number)
                 return
             before = self._used()
             yield each
             allowance.left -= self._used() - before
-
-    def _tell(self, vo: str, allowance: _Allowance, pools: int) -> None:
-        if self._clock() - allowance.told_at >= _TELL_EVERY:
-            allowance.told_at = self._clock()
-            message = "checks of NodeFacts for %s take more than their share of processor time: %d pools wait"
-            log.warning(message, vo, pools)
 
     def list_advertised(
         self,

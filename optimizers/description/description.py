@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -247,12 +247,10 @@ def parse_description(
             reader.problem(reader.place(name), message, code=documents.INVALID)
     reader.check_rules(description)
     if reader.problems:
-        raise _build_error(raw, reader.problems)
+        raise InvalidJob(
+            list(map(raw.placed, reader.problems)) if isinstance(raw, Attributes) else reader.problems
+        )
     return description
-
-
-def _build_error(raw: Mapping[str, object], problems: Sequence[Problem]) -> InvalidJob:
-    return InvalidJob(list(map(raw.placed, problems)) if isinstance(raw, Attributes) else problems)
 
 
 def _find_document(

@@ -78,22 +78,18 @@ class StatedValues:
             for each, value in values.items():
                 if fold(each) in (fold(name), fold(spelled)):
                     return value
-        return _find_part(name, self.body)
+        requirements = self.body.get("Requirements")
+        if isinstance(requirements, str):
+            parts = [(each.name, each.value) for each in changes.read_comparisons(requirements)]
+        else:
+            parts = [*requirements.items()] if isinstance(requirements, Mapping) else []
+        return next((value for part, value in parts if fold(part) == fold(name)), None)
 
 
 def _multiply(old: float, factor: float) -> int | float:
     """Rounded up to a whole number where the old one is whole; what is infinite is refused as too large."""
     new = max(-sys.float_info.max, min(round(old * factor, 6), sys.float_info.max))
     return ceil(new) if normal_number(old) == int(old) else new
-
-
-def _find_part(name: str, stated: Mapping[str, object]) -> object:
-    requirements = stated.get("Requirements")
-    if isinstance(requirements, str):
-        parts = [(each.name, each.value) for each in changes.read_comparisons(requirements)]
-    else:
-        parts = [*requirements.items()] if isinstance(requirements, Mapping) else []
-    return next((value for part, value in parts if fold(part) == fold(name)), None)
 
 
 def _as_float(value: object) -> float | None:

@@ -175,7 +175,7 @@ def _require_short(sources: Sequence[GivenSource], parameters: Parameters) -> No
     values = sum(
         parametric.count_values(each.content) for each in sources if isinstance(each.content, Mapping)
     )
-    jobs = _count_combinations(parameters)
+    jobs = math.prod(map(len, parameters.values()))
     filled = sum(jobs // len(each) * sum(map(len, each)) for each in parameters.values() if each)
     for what, seen, most in (
         ("words, strings and signs in texts", tokens, bounds.DESCRIBED_TOKENS),
@@ -212,10 +212,6 @@ def _measure_names(draft: Draft) -> Volume:
     if not names or not parameters:
         return Volume()
     return parametric.split_description({"InputSandbox": names, **parameters}).volume
-
-
-def _count_combinations(parameters: Parameters) -> int:
-    return math.prod(map(len, parameters.values()))
 
 
 def read_drafts(source: GivenSource, *, index: int = 0) -> list[Draft]:

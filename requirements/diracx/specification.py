@@ -87,10 +87,15 @@ def complete(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
 def find_conflicts(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     """What a submission must not state, or leave out, by attribute; of a job that is complete."""
-    yield from _check_lengths(asked)
+    if not asked.get("cpu_work_db12") and not asked.get("wall_time"):
+        yield "cpu_work_db12", "is missing, and so is wall_time: one of the two is needed"
     yield from _check_architecture(asked)
     yield from _check_gpus(asked)
-    yield from _check_tags(asked.get("tag_expression", ""))
+    expression = asked.get("tag_expression", "")
+    for tag in sorted(tag_expression.list_tags(expression)) if expression else ():
+        for field, pattern in _OF_FIELDS.items():
+            if pattern.fullmatch(tag):
+                yield "tag_expression", f"{tag}: has a field of its own, {field}"
 
 
 def architecture_number(name: str) -> int:
@@ -115,11 +120,6 @@ def format_version(number: int) -> str:
     major, rest = divmod(number, 10_000**2)
     minor, patch = divmod(rest, 10_000)
     return f"{major}.{minor}" + (f".{patch}" if patch else "")
-
-
-def _check_lengths(asked: Mapping[str, Any]) -> Iterator[Conflict]:
-    if not asked.get("cpu_work_db12") and not asked.get("wall_time"):
-        yield "cpu_work_db12", "is missing, and so is wall_time: one of the two is needed"
 
 
 def _check_architecture(asked: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -158,13 +158,6 @@ def _check_gpus(asked: Mapping[str, Any]) -> Iterator[Conflict]:
                 yield name, f"{asked[name]}: the job has no GPU, state how many it requires"
     if known and (model := asked.get("gpu_architecture")) and not architecture_number(model):
         yield "gpu_architecture", f"{model}, allowed is sm_ and a number, such as sm_89"
-
-
-def _check_tags(expression: str) -> Iterator[Conflict]:
-    for tag in sorted(tag_expression.list_tags(expression)) if expression else ():
-        for field, pattern in _OF_FIELDS.items():
-            if pattern.fullmatch(tag):
-                yield "tag_expression", f"{tag}: has a field of its own, {field}"
 
 
 def list_unknown_tags(expression: str, known: Collection[str]) -> Iterator[tuple[str, str | None]]:

@@ -154,7 +154,8 @@ def measure_attempt(
 ) -> Usage:
     """The times of a piece of an attempt, by the finish report in the request that closed it, if any."""
     wall, cores = _wall_seconds(since, until), processors or 1
-    reported = _parse_report(request)
+    reported: Mapping[str, float | None]
+    reported = {} if request is None else json.loads(request).get("finish", {})
     cpu, power = reported.get("cpu_seconds"), reported.get("cpu_power")
     whole = _wall_seconds(started_at, until) * cores  # CPU time is of the whole attempt
     counted = min(cpu or 0.0, round(_MOST_EFFICIENT * whole, 3))
@@ -170,12 +171,6 @@ def measure_attempt(
 def _wall_seconds(since: datetime, until: datetime) -> float:
     seconds = (until - since).total_seconds()
     return seconds if 0 < seconds <= _LONGEST.total_seconds() else 0.0
-
-
-def _parse_report(request: str | None) -> Mapping[str, float | None]:
-    """The pilot's finish report."""
-    report: Mapping[str, float | None] = {} if request is None else json.loads(request).get("finish", {})
-    return report
 
 
 WAITS_READER_NAME: Final = "waits"

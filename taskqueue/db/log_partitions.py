@@ -161,8 +161,9 @@ def make_ahead(conn: Connection) -> int:
     size, start = _choose_size(conn), layout.partitions[-1].end
     if layout.is_full:  # behind what is in the rest
         start = int(conn.execute(GIVEN_OUT).scalar_one()) + _MARGIN
-    for number in range(missing):
-        _attach_new(conn, start + number * size, start + (number + 1) * size)
+    for begin in range(start, start + missing * size, size):
+        # Attached, not created as a partition: that would lock the whole log.
+        _attach(conn, f"job_log_from_{begin}", f"FOR VALUES FROM ({begin}) TO ({begin + size})")
     return missing
 
 
@@ -176,11 +177,6 @@ def _choose_size(conn: Connection) -> int:
     a_day = (last.log_id - first.log_id) * timedelta(days=1).total_seconds() / seconds
     millions: int = max(round(a_day / _FEWEST), 1)
     return min(millions * _FEWEST, _MOST)
-
-
-def _attach_new(conn: Connection, start: int, end: int) -> None:
-    # Attached, not created as a partition: that would lock the whole log.
-    _attach(conn, f"job_log_from_{start}", f"FOR VALUES FROM ({start}) TO ({end})")
 
 
 def _attach(conn: Connection, name: str, rows: str) -> None:

@@ -82,7 +82,7 @@ def edit_jobs(
         free,
         JobStatus.CHECKING,
         minor=minor,
-        application=_keep(notes, free),
+        application={job_id: notes[job_id] for job_id in free},
         source=source,
         now=now,
         from_states=WITHOUT_PILOT,
@@ -90,7 +90,3 @@ def edit_jobs(
     task_queues.dequeue(conn, [job.job_id for job in moved if job.from_status is JobStatus.WAITING])
     attempts.end_lost(conn, free, closed_as=EDITED.lower())
     return sorted(status)
-
-
-def _keep(notes: Mapping[int, str], job_ids: Sequence[int]) -> Mapping[int, str]:
-    return {job_id: notes[job_id] for job_id in job_ids}

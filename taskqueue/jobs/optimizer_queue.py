@@ -176,11 +176,10 @@ def lock_due(conn: Connection, read_jobs: Iterable[PreparingJob], *, now: dateti
     """Lock the jobs that are unchanged since they were read, until the transaction ends."""
     by_id = {job.job_id: job for job in read_jobs}
     rows = conn.execute(LOCK, {"ids": list(by_id), "now": now})
-    return [by_id[row.job_id] for row in rows if tuple(row) == _get_state(by_id[row.job_id])]
-
-
-def _get_state(job: PreparingJob) -> tuple[object, ...]:
-    return job.job_id, job.status.value, job.due_at, job.reschedules
+    locked = [(tuple(row), by_id[row.job_id]) for row in rows]
+    return [
+        job for state, job in locked if state == (job.job_id, job.status.value, job.due_at, job.reschedules)
+    ]
 
 
 def store_updates(conn: Connection, settled: Sequence[SettledJob], *, now: datetime) -> None:
@@ -188,26 +187,17 @@ def store_updates(conn: Connection, settled: Sequence[SettledJob], *, now: datet
     waiting = [each for each in settled if each[1].update.status is JobStatus.WAITING]
     others = [each for each in settled if each[1].update.status is not JobStatus.WAITING]
     if waiting:
-        _store_waiting(conn, waiting, now)
+        columns = _build_columns(waiting, ("minor_status", "submit_pool", "site", "priority", "job_type"))
+        columns["task_queue_id"] = [state.task_queue_id for _, state in waiting]
+        nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
+        SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
+        added = zip(columns["job_id"], columns["task_queue_id"], columns["priority"], strict=True)
+        task_queues.add_waiting(conn, list(added))
     if others:
-        _store_others(conn, others, now)
+        columns = _build_columns(others, ("status", "minor_status", "application_status", "step", "due_at"))
+        columns["ended_at"] = [now if status is JobStatus.FAILED else None for status in columns["status"]]
+        SETTLE.execute(conn, columns, updated_at=now)
     log.append_repeated(conn, _group_log_entries(settled, now))
-
-
-def _store_waiting(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
-    columns = _build_columns(settled, ("minor_status", "submit_pool", "site", "priority", "job_type"))
-    columns["task_queue_id"] = [state.task_queue_id for _, state in settled]
-    nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
-    SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
-    task_queues.add_waiting(
-        conn, list(zip(columns["job_id"], columns["task_queue_id"], columns["priority"], strict=True))
-    )
-
-
-def _store_others(conn: Connection, settled: Sequence[SettledJob], now: datetime) -> None:
-    columns = _build_columns(settled, ("status", "minor_status", "application_status", "step", "due_at"))
-    columns["ended_at"] = [now if status is JobStatus.FAILED else None for status in columns["status"]]
-    SETTLE.execute(conn, columns, updated_at=now)
 
 
 def _build_columns(settled: Sequence[SettledJob], names: Sequence[str]) -> dict[str, list[Any]]:

@@ -17,7 +17,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    FromClause,
     ScalarSelect,
     Select,
     func,
@@ -77,17 +76,12 @@ def next_claim(stamp: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(_select_own(stamp, func.max(_own.c.claim_number)), 0) + 1
 
 
-def _sum_used(stamp: ColumnElement[Any], most: ColumnElement[int] | int) -> FromClause:
-    """The processors of a pilot's open attempts, of `most` attempts; one without a record of them has one."""
-    processors = func.coalesce(_own.c.processors, 1).label("processors")
-    opened = select(processors).where(_own.c.stamp == stamp, _own.c.closed_at.is_(None)).limit(most)
-    found = opened.correlate_except(_own).subquery("opened")
-    return select(func.coalesce(func.sum(found.c.processors), 0).label("processors")).subquery("used")
-
-
 def _select_used(stamp: ColumnElement[Any]) -> ScalarSelect[int]:
-    used = _sum_used(stamp, bounds.PROCESSORS)
-    return select(used.c.processors).scalar_subquery()
+    """The processors of a pilot's open attempts; one without a record of them has one."""
+    processors = func.coalesce(_own.c.processors, 1).label("processors")
+    opened = select(processors).where(_own.c.stamp == stamp, _own.c.closed_at.is_(None))
+    found = opened.limit(bounds.PROCESSORS).correlate_except(_own).subquery("opened")
+    return select(func.coalesce(func.sum(found.c.processors), 0)).scalar_subquery()
 
 
 def _select_rooms() -> Select[Any]:

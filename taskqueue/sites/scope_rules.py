@@ -430,14 +430,9 @@ def _is_same(stored: StoredRule, wanted: ScopeRule) -> bool:
     return not stored.known or stored.definition == wanted.definition
 
 
-def _get_return_id(row: Row[Any]) -> int:
-    """The id under which returns of a rule are noted."""
-    rule_id: int = row.rule_id
-    return RESERVATION if row.kind == RuleKind.THROTTLE.value else rule_id
-
-
 def _build_with_returns(row: Row[Any], returned: Mapping[tuple[str, int], JobsAndCores]) -> StoredRule:
-    return build_rule(row, more=returned.get((row.scope, _get_return_id(row)), _NOTHING))
+    noted_as = RESERVATION if row.kind == RuleKind.THROTTLE.value else row.rule_id
+    return build_rule(row, more=returned.get((row.scope, noted_as), _NOTHING))
 
 
 def build_rule(row: Row[Any], *, more: JobsAndCores = _NOTHING) -> StoredRule:
