@@ -43,6 +43,7 @@ class ClusterFaults:
             "replication cut, then the host killed": self._cut_and_kill,
             "PostgreSQL of the primary killed": self._kill_server,
             "leader of etcd killed": self._kill_etcd,
+            "leader of etcd frozen": self._freeze_etcd,
             "master of Redis killed": self._kill_redis,
             "both balancers killed": self._kill_balancers,
             "a host of the service killed": self._kill_service,
@@ -132,10 +133,17 @@ class ClusterFaults:
 
     @contextmanager
     def _kill_etcd(self) -> Iterator[float]:
-        for node in self._cluster.nodes.values():
-            if node.has_etcd_leader():
-                node.etcd.kill()
+        if (leader := self._cluster.etcd.find_leader()) is not None:
+            leader.kill()
         yield _SHORT
+
+    @contextmanager
+    def _freeze_etcd(self) -> Iterator[float]:
+        """When it goes on it may revoke the leases of others, also that of the leader key."""
+        leader = self._cluster.etcd.wait_for_leader()
+        leader.suspend()
+        yield _LONG
+        leader.resume()
 
     @contextmanager
     def _kill_redis(self) -> Iterator[float]:
@@ -158,4 +166,5 @@ class ClusterFaults:
         for name, process in self._installation.processes.items():
             if name.endswith(f"-{host}") and process.is_running:
                 process.kill()
+        self._cluster.etcd.servers[host].kill()
         yield _SHORT

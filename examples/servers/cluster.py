@@ -1,6 +1,6 @@
-"""Three PostgreSQL under Patroni and etcd, and three Redis with Sentinels, from the shipped files.
+"""Three PostgreSQL under Patroni, three etcd elsewhere, and Redis with Sentinels, from the shipped files.
 
-Each node has a loopback address of its own, so that only the addresses in the files are changed, and the
+Each host has a loopback address of its own, so that only the addresses in the files are changed, and the
 ports are those that operators have. Nothing needs root; started by root, the servers run as nobody.
 """
 
@@ -31,10 +31,15 @@ SUITE = Suite(
     files=("/usr/lib/postgresql/*/bin/postgres",),
 )
 DEPLOY = Path(__file__).parents[2] / "deploy"
-NODES = ("n1", "n2", "n3")
+NODES = ("n1", "n2", "n3")  #: hosts of PostgreSQL
+VOTERS = ("a", "b", "c")  #: hosts of etcd; the service runs on the first two
 MASTER = "pilotage"
 #: As in the shipped files.
-_SHIPPED = {name: f"192.0.2.1{number}" for number, name in enumerate(NODES, 1)}
+_SHIPPED = {
+    name: f"192.0.2.{ten}{number}"
+    for ten, names in ((1, NODES), (2, VOTERS))
+    for number, name in enumerate(names, 1)
+}
 PASSWORD = "change-me-1"  # noqa: S105 - of the superuser, in the shipped example
 _NOBODY = 65534
 _DRAW = random.SystemRandom()
@@ -60,18 +65,21 @@ class Addresses:
         self._network = f"127.{_DRAW.randint(1, 254)}.{_DRAW.randint(0, 254)}"
 
     def __getitem__(self, name: str) -> str:
-        """Of a node, or of a host of the service: `a`, `b`."""
-        if name in _SHIPPED:
-            return f"{self._network}.1{NODES.index(name) + 1}"
-        return f"{self._network}.2{'ab'.index(name)}"
+        """Of a host."""
+        return f"{self._network}.{_SHIPPED[name].rpartition('.')[2]}"
 
     def adapt(self, file: Path, name: str, **more: str) -> str:
-        """A shipped file for one of the nodes, with its addresses, and `more` replaced as well."""
+        """A shipped file for one of its hosts, with its addresses, and `more` replaced as well."""
         text = file.read_text(encoding="utf-8")
-        exchanged = {"n1": name, name: "n1", _SHIPPED["n1"]: _SHIPPED[name], _SHIPPED[name]: _SHIPPED["n1"]}
-        text = re.sub(
-            r"\bn[123]\b|\b192\.0\.2\.1[123]\b", lambda found: exchanged.get(found[0], found[0]), text
-        )
+        first = NODES[0] if name in NODES else VOTERS[0]
+        exchanged = {
+            first: name,
+            name: first,
+            _SHIPPED[first]: _SHIPPED[name],
+            _SHIPPED[name]: _SHIPPED[first],
+        }
+        names = "|".join(map(re.escape, exchanged))
+        text = re.sub(rf"\b(?:{names})\b", lambda found: exchanged[found[0]], text)
         for each, shipped in _SHIPPED.items():
             text = text.replace(shipped, self[each])
         for before, after in more.items():
@@ -82,7 +90,7 @@ class Addresses:
 
 
 class Node:
-    """One of the three hosts: an etcd, and a PostgreSQL that its Patroni keeps."""
+    """One of the three hosts of PostgreSQL, which its Patroni keeps."""
 
     def __init__(
         self, name: str, directory: Path, addresses: Addresses, patroni: Path, user: int | None
@@ -93,9 +101,6 @@ class Node:
         self.address = addresses[name]
         self._patroni_log = directory / "patroni.log"
         directory.mkdir()
-        etcd = addresses.adapt(
-            DEPLOY / "etcd" / "etcd.env", name, **{"/var/lib/etcd/pilotage": str(directory / "etcd")}
-        )
         self.file = file = directory / "patroni.yaml"
         paths = {
             "/var/lib/postgresql/15/pilotage": str(directory / "data"),
@@ -109,14 +114,6 @@ class Node:
         if user is not None:
             for each in (directory, file):
                 os.chown(each, user, user)
-        self.etcd = Supervised(
-            f"etcd-{name}",
-            (),
-            env=_parse_environment(etcd),
-            log=directory / "etcd.log",
-            program=find_program("etcd"),
-            user=user,
-        )
         self.patroni = Supervised(
             f"patroni-{name}",
             ("-m", "patroni", str(file)),
@@ -131,20 +128,18 @@ class Node:
     def start(self) -> None:
         """Switch the host on."""
         self.is_down = False
-        self.etcd.start()
         self.patroni.start()
 
     def keep_alive(self) -> None:
         """Start what has ended, as systemd would."""
         if not self.is_down:
-            self.etcd.keep_alive()
             self.patroni.keep_alive()
 
     def kill(self) -> None:
         """Switch the host off at once."""
         self.is_down = True
         processes = self.processes()
-        for process in (*processes, *_of(self.etcd)):
+        for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(processes, timeout=60)
@@ -152,13 +147,13 @@ class Node:
     def suspend(self) -> None:
         """Freeze all its processes, as a virtual machine that is moved."""
         self.is_down = True
-        for process in (*self.processes(), *_of(self.etcd)):
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.suspend()
 
     def resume(self) -> None:
         """Let it go on where it was."""
-        for process in (*self.processes(), *_of(self.etcd)):
+        for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.resume()
         self.is_down = False
@@ -170,7 +165,6 @@ class Node:
         for process in self.server_processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        self.etcd.stop()
 
     def processes(self) -> list[psutil.Process]:
         """Patroni, and PostgreSQL with its sessions."""
@@ -196,18 +190,49 @@ class Node:
                     found.append(process)
         return found
 
-    def has_etcd_leader(self) -> bool:
-        """Whether the etcd here leads the others."""
-        try:
-            url = f"http://{self.address}:2379/v3/maintenance/status"
-            status = httpx.post(url, json={}, trust_env=False, timeout=2).json()
-            return bool(status["leader"] == status["header"]["member_id"])
-        except (httpx.HTTPError, KeyError, ValueError):
-            return False
+
+class EtcdServers:
+    """An etcd on each of three hosts, none of which has PostgreSQL."""
+
+    def __init__(self, directory: Path, addresses: Addresses, user: int | None) -> None:
+        self._addresses = addresses
+        self.servers: dict[str, Supervised] = {}
+        for name in VOTERS:
+            data = directory / f"etcd-{name}"
+            data.mkdir()
+            if user is not None:
+                os.chown(data, user, user)
+            settings = addresses.adapt(
+                DEPLOY / "etcd" / "etcd.env", name, **{"/var/lib/etcd/pilotage": str(data / "data")}
+            )
+            self.servers[name] = Supervised(
+                f"etcd-{name}",
+                (),
+                env=_parse_environment(settings),
+                log=directory / f"etcd-{name}.log",
+                program=find_program("etcd"),
+                user=user,
+            )
+
+    def find_leader(self) -> Supervised | None:
+        """The one that leads the others; None: none does now."""
+        for name, server in self.servers.items():
+            with suppress(httpx.HTTPError, KeyError, ValueError):
+                url = f"http://{self._addresses[name]}:2379/v3/maintenance/status"
+                status = httpx.post(url, json={}, trust_env=False, timeout=2).json()
+                if status["leader"] == status["header"]["member_id"]:
+                    return server
+        return None
+
+    def wait_for_leader(self) -> Supervised:
+        """The one that leads the others, as soon as one does."""
+        leader = wait_until(self.find_leader)
+        assert leader is not None
+        return leader
 
 
 class PatroniCluster:
-    """The three nodes; use it with `start` and `stop`."""
+    """The three nodes and their etcd; use it with `start` and `stop`."""
 
     def __init__(self, directory: Path, addresses: Addresses) -> None:
         self._addresses = addresses
@@ -216,12 +241,13 @@ class PatroniCluster:
         self._control = patroni / "bin" / "patronictl"
         if self.user is not None:  # who may not reach this environment: give it a copy
             patroni = shutil.copytree(patroni, directory / "patroni", symlinks=True)
+        self.etcd = EtcdServers(directory, addresses, self.user)
         self.nodes = {name: Node(name, directory / name, addresses, patroni, self.user) for name in NODES}
 
     def start(self) -> None:
-        """Start all nodes, and wait for a primary with a synchronous standby."""
-        for node in self.nodes.values():
-            node.start()
+        """Start all, and wait for a primary with a synchronous standby."""
+        for each in (*self.etcd.servers.values(), *self.nodes.values()):
+            each.start()
         wait_until(self.is_whole)
 
     def stop(self) -> None:
@@ -229,11 +255,13 @@ class PatroniCluster:
         primary = self.find_primary()
         for node in sorted(self.nodes.values(), key=lambda each: each is primary):
             node.stop()
+        for server in self.etcd.servers.values():
+            server.stop()
 
     def keep_alive(self) -> None:
         """Start what has ended by itself."""
-        for node in self.nodes.values():
-            node.keep_alive()
+        for each in (*self.etcd.servers.values(), *self.nodes.values()):
+            each.keep_alive()
 
     def members(self) -> Mapping[str, Mapping[str, Any]]:
         """What Patroni tells about its members; empty: no node answers."""

@@ -1,14 +1,16 @@
 """A campaign on three nodes of PostgreSQL under Patroni: nothing acknowledged is lost, whatever fails."""
 
+import re
 from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
+import yaml
 
 from examples.cluster import campaign
 from examples.cluster.campaign import ClusterPlan
-from examples.servers.cluster import Addresses, PatroniCluster
+from examples.servers.cluster import DEPLOY, Addresses, PatroniCluster
 from examples.servers.starting import wait_until
 
 #: What loses commits where something is wrong; `./dev demo --cluster` causes the others as well.
@@ -20,6 +22,7 @@ KINDS = frozenset(
         "switchover",
         "both balancers killed",
         "master of Redis killed",
+        "leader of etcd frozen",
     }
 )
 
@@ -63,6 +66,53 @@ def test_a_former_primary_that_cannot_be_rewound_copies_the_database_anew(short_
         wait_until(lambda: cluster.is_whole() and _has_copied(cluster.direct(former)))
     finally:
         cluster.stop()
+
+
+@pytest.mark.debian("patroni")
+@pytest.mark.timeout(1800)
+def test_a_leader_of_etcd_that_was_frozen_takes_no_commit_with_it(short_directory: Path) -> None:
+    (directory := short_directory / "etcd").mkdir()
+    directory.chmod(0o755)
+    cluster = PatroniCluster(directory, Addresses())
+    cluster.start()
+    try:
+        acknowledged = 0
+        with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()), autocommit=True)) as first:
+            first.execute("CREATE TABLE acknowledged (it integer)")
+        for _ in range(2):
+            leader = cluster.etcd.wait_for_leader()
+            leader.suspend()
+            with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()), autocommit=True)) as now:
+                now.execute("SELECT pg_sleep(25)")  # all leases of before have expired for it
+            leader.resume()  # now it revokes them, if it does
+            acknowledged += wait_until(lambda: _write(cluster))
+            wait_until(cluster.is_whole)
+        with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()))) as last:
+            assert last.execute("SELECT count(*) FROM acknowledged").fetchone() == (acknowledged,)
+    finally:
+        cluster.stop()
+
+
+def test_no_host_of_postgresql_has_etcd_in_the_shipped_files() -> None:
+    patroni = yaml.safe_load((DEPLOY / "patroni" / "patroni.yaml").read_text())
+    servers = {address.partition(":")[0] for address in patroni["etcd3"]["hosts"]}
+    stated = (DEPLOY / "etcd" / "etcd.env").read_text()
+    members = set(re.findall(r"=http://([\d.]+):2380", re.findall("ETCD_INITIAL_CLUSTER=(.*)", stated)[0]))
+    balanced = (DEPLOY / "haproxy" / "postgresql.cfg").read_text()
+    nodes = set(re.findall(r"server n\d ([\d.]+):5432", balanced))
+    assert servers == members
+    assert len(servers) == len(nodes) == 3
+    assert not servers & nodes
+
+
+def _write(cluster: PatroniCluster) -> int:
+    """Store a row with the primary of now; how many were acknowledged."""
+    primary = cluster.find_primary()
+    if primary is None:
+        return 0
+    with suppress(psycopg.Error), closing(psycopg.connect(cluster.direct(primary), autocommit=True)) as now:
+        return now.execute("INSERT INTO acknowledged VALUES (1)").rowcount
+    return 0
 
 
 def _has_copied(standby: str) -> bool:
