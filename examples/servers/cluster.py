@@ -246,8 +246,10 @@ class PatroniCluster:
 
     def start(self) -> None:
         """Start all, and wait for a primary with a synchronous standby."""
-        for each in (*self.etcd.servers.values(), *self.nodes.values()):
-            each.start()
+        for server in self.etcd.servers.values():
+            server.start()
+        for node in self.nodes.values():
+            node.start()
         wait_until(self.is_whole)
 
     def stop(self) -> None:
@@ -260,8 +262,10 @@ class PatroniCluster:
 
     def keep_alive(self) -> None:
         """Start what has ended by itself."""
-        for each in (*self.etcd.servers.values(), *self.nodes.values()):
-            each.keep_alive()
+        for server in self.etcd.servers.values():
+            server.keep_alive()
+        for node in self.nodes.values():
+            node.keep_alive()
 
     def members(self) -> Mapping[str, Mapping[str, Any]]:
         """What Patroni tells about its members; empty: no node answers."""
