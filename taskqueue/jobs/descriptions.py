@@ -153,7 +153,7 @@ def _require_few_bytes(conn: Connection, job_ids: Collection[int]) -> None:
     number = sum(row[0] or 0 for row in sql.read_batches(conn, BYTES_OF_JOBS, job_ids))
     if number > bounds.ALL_FILLED:
         message = (
-            f"the descriptions of these {len(job_ids):,} jobs have {number:,} bytes, allowed are "
+            f"the descriptions of these jobs have {number:,} bytes, allowed are "
             f"{bounds.ALL_FILLED:,} at a time: name fewer jobs"
         )
         raise InvalidRequest([Problem(path="ids", message=message)])
