@@ -56,8 +56,8 @@ _CHANGES = (
     ),
     (
         "requirements/requirement_class.py",
-        "    gpus: int = 0\n",
-        "    gpus: int = 0\n    later_need: int = 0\n",
+        "    gpus_max: int | None = None",
+        "    later_need: int = 0\n    gpus_max: int | None = None",
     ),
     (
         "taskqueue/task_queues/class_derivation.py",
