@@ -102,7 +102,7 @@ GROUPS = (
     Group(
         name="foresight",
         files=("tests/acceptance/test_benchmark_of_foresight.py",),
-        sources=("benchmarks/", "pilotage/replay/", "matcher/", "agents/"),
+        sources=("benchmarks/", "pilotage/replay/", "matcher/forecast/", "agents/forecasts.py"),
     ),
     Group(
         name="fuzzing",
