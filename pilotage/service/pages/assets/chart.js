@@ -4,7 +4,8 @@
 const drawn = new Map();
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 // Small numbers keep their digits: rounded to thousandths they would all be 0.
-const digits = (value) => (Math.abs(value) < 1 ? { maximumSignificantDigits: 3 } : {});
+const digits = (value) =>
+  !value || Math.abs(value) >= 1 ? {} : { maximumSignificantDigits: 3, notation: Math.abs(value) < 0.001 ? "scientific" : "standard" };
 const grouped = (value) => (value == null ? "–" : Number(value).toLocaleString("en", digits(value)).replaceAll(",", "\u202f"));
 
 // A value between two gaps is no line.

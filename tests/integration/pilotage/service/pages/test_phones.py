@@ -52,7 +52,7 @@ def test_no_table_is_wider_than_a_tablet(world: Service, signed_in: SignedIn) ->
     page = signed_in(world, **ROLES["operator"], how={"viewport": {"width": 768, "height": 1000}})
     addresses = {urlsplit(address).path: address for address, _ in Walk(world, ROLES["operator"]).iterate()}
     wrong = []
-    for address in addresses.values():
+    for address in (*addresses.values(), "/jobs"):
         page.goto(address)
         wrong += [f"{address}: {each}" for each in page.evaluate(WIDE)]
     assert not wrong, "\n".join(wrong)
