@@ -1,4 +1,4 @@
-"""Hardware that pilots had when they first asked for jobs, by site; amounts are rounded up to two digits."""
+"""Hardware that pilots had when they first asked for jobs, by site; amounts are rounded up."""
 
 import hashlib
 import json
@@ -91,7 +91,8 @@ class HardwareShape(Quantities):
         measured = (
             None if tags is None else frozenset(each for each in tags if each.startswith(MEASURED_TAGS))
         )
-        return cls(**stated | {name: _round_up(stated[name]) for name in _AMOUNTS}, node_tags=measured)
+        amounts = {name: _round_up(stated[name], digits) for name, digits in _DIGITS.items()}
+        return cls(**stated | amounts, node_tags=measured)
 
     @property
     def is_short(self) -> bool:
@@ -116,14 +117,15 @@ _NAMES: Final = tuple(each.name for each in fields(HardwareShape))
 #: Those that a resource has under the same name.
 _STATED: Final = tuple(name for name in _NAMES if name != "node_tags")
 _SETS: Final = frozenset({"cpu_features", "node_tags"})
-_AMOUNTS: Final = ("max_ram", "scratch_mb", "gpu_memory_mb")
+#: Digits of amounts that differ from request to request. What is free on a disk differs most: by two digits
+#: of it alone, the nodes of one kind would use up the shapes that are kept of a site.
+_DIGITS: Final = {"max_ram": 2, "scratch_mb": 1, "gpu_memory_mb": 2}
 
 
-def _round_up(amount: float | None) -> float | None:
-    """An amount that differs from request to request, rounded up to two digits."""
-    if not amount or amount < 100:
+def _round_up(amount: float | None, digits: int) -> float | None:
+    if not amount or amount < 10**digits:
         return amount
-    unit = 10 ** (int(math.log10(amount)) - 1)
+    unit = 10 ** (int(math.log10(amount)) + 1 - digits)
     return float(math.ceil(amount / unit) * unit)
 
 

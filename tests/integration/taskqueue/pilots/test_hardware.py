@@ -77,7 +77,7 @@ def test_rows_are_stored_and_removed_in_one_order_each_in_its_transaction(
 def test_amounts_are_rounded_up_so_that_no_job_for_the_whole_is_warned_of() -> None:
     offered = Resource(cpu_time=100, processors=8, max_ram=15_873, scratch_mb=31_111)
     shape = HardwareShape.from_resource(offered)
-    assert (shape.max_ram, shape.scratch_mb) == (16_000, 32_000)
+    assert (shape.max_ram, shape.scratch_mb) == (16_000, 40_000)
     whole = RequirementClass(vo="lhcb", cpu_time=90, min_ram=15_873, processors_min=8, processors_max=8)
     assert conditions.fits(whole, shape.to_resource())
 
