@@ -548,7 +548,8 @@ def _closures(conn: Connection, situation: JobSituation) -> Iterator[str]:
     job, asked, now = situation.job_view, situation.demand.asked, situation.now
     blocked = list(list_blocked_queues(conn, situation.config, job, asked, survey, eligible, now))
     closed = reduce(or_, (here for here, _ in blocked), 0)
-    texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: (-each[0], each[1]))
+    # Of as many queues what closes them now comes before a downtime that only will.
+    texts = sorted(((here.bit_count(), text) for here, text in blocked), key=lambda each: -each[0])
     named = [text for _, text in texts[:_MOST_NAMED]]
     if closed != eligible:
         yield from named

@@ -188,6 +188,16 @@ def test_downtimes_of_two_admins_close_a_place_until_both_are_gone(service: Serv
     assert service.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
 
 
+def test_an_explanation_names_what_closes_a_place_now_before_what_will_close_it(service: Service) -> None:
+    job = {"Executable": "x", "Site": SITE, "Requirements": {"Memory": 100}}
+    service.user().post("/api/v1/jobs", json={"jobs": [job]}).raise_for_status()
+    for place, begins in ((SITE, 2), (CE, -1)):
+        _plan(service.operator(), place, begins=begins, ends=3).raise_for_status()
+    explained = service.user().get("/api/v1/jobs/1/explain").json()
+    assert f", but {CE} is closed by a downtime until " in explained["headline"]
+    assert any(each.startswith(f"{SITE} has a downtime from ") for each in explained["now"])
+
+
 def test_a_warning_of_a_feed_is_shown_and_closes_nothing(service: Service) -> None:
     operator = service.operator()
     service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
