@@ -102,10 +102,13 @@ def _forecast(
     record = start_interval.count_held(past)
     if interval is None:
         number = sum(each.has_started for each in past)
-        refusal = f"{number} of the {start_interval.LEAST} past ones of {vo} that it needs are known"
+        refusal = (
+            f"it is made once the jobs of {start_interval.LEAST} earlier forecasts of {vo} have started, "
+            f"{number} have so far"
+        )
         return StartForecast(estimate=estimate, interval=None, record=record, refusal=refusal)
     if interval.most is None and interval.least < _MINUTE.total_seconds():
-        refusal = f"too many of the jobs of past ones of {vo} still wait"
+        refusal = f"too many jobs of earlier forecasts of {vo} still wait"
         return StartForecast(estimate=estimate, interval=None, record=record, refusal=refusal)
     return StartForecast(estimate=estimate, interval=interval, record=record)
 

@@ -74,7 +74,9 @@ def test_a_forecast_is_refused_where_nothing_was_seen_from_which_it_follows(
     start(engine, now, 2)
     found = forecast(engine, last, now + MINUTE)
     assert found.estimate == 18 / 2 * 60  # its place, by two starts in the minute
-    assert found.refusal == "0 of the 30 past ones of lhcb that it needs are known"
+    assert found.refusal == (
+        "it is made once the jobs of 30 earlier forecasts of lhcb have started, 0 have so far"
+    )
     assert forecast(engine, last, now + timedelta(hours=2)).refusal == (
         "no pilot that fits came in the last hour"
     )
@@ -117,7 +119,7 @@ def test_an_interval_without_ends_is_not_told(engine: Engine, now: datetime) -> 
     ask(engine, now)
     run_agent(engine, now)
     found = forecast(engine, ids[-1], now + MINUTE)
-    assert found.refusal == "too many of the jobs of past ones of lhcb still wait"
+    assert found.refusal == "too many jobs of earlier forecasts of lhcb still wait"
     assert found.estimate is not None
 
 
