@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -16,7 +17,9 @@ from matcher.preview import outlook
 from pilotage.service import error_statuses, middleware
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.tokens import BearerToken
+from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.pages import templating
+from pilotage.service.pages.page import signed_in
 from pilotage.service.services import Services
 from requirements import input_faults
 from requirements.errors import (
@@ -129,6 +132,11 @@ async def _validation(request: Request, error: RequestValidationError) -> Respon
 
 
 async def _framework(request: Request, error: HTTPException) -> Response:
+    if templating.is_wanted(request) and not hasattr(
+        request.state, "page"
+    ):  # no route looked for its session
+        with suppress(TooManyRequests):
+            request.state.page = signed_in(request)
     code = _CODES.get(error.status_code, "error")
     return answer(request, error.status_code, code, str(error.detail), headers=dict(error.headers or {}))
 

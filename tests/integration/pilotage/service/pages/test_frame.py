@@ -16,7 +16,15 @@ def test_an_address_without_a_page_is_answered_with_one(service: Service, signed
     assert page.get_by_role("heading", level=1).text_content() == "Not found"
     assert page.get_by_text("onerror=").is_visible()
     assert page.title() == "Not found – Pilotage"
+    expect(page.get_by_role("navigation", name="Pages").get_by_role("link", name="Jobs")).to_be_visible()
     picture(page, "frame/error")
+
+
+def test_an_address_without_a_page_tells_strangers_nothing_of_the_pages(service: Service):
+    answer = service.client().get("/nowhere", headers={"Accept": "text/html"})
+    assert answer.status_code == 404
+    assert "Not found" in answer.text
+    assert "<nav" not in answer.text
 
 
 def test_a_page_of_another_role_says_so_and_is_not_in_the_navigation(service: Service, signed_in: SignedIn):
