@@ -219,6 +219,7 @@ def explain(page: PageOf, job_id: JobIdPath) -> HTMLResponse:
         job=job,
         has_page=(controls := visibility.controls(page.caller, vo=job.vo, owner=job.owner)),
         may_edit=controls and control.may_change(job, control.EDIT),
+        may_release=controls and control.may_change(job, control.RELEASE),
         explained=ExplainedJob(found=found, ranked=ranked[:LISTED_QUEUES]),
     )
 

@@ -96,6 +96,22 @@ def test_a_click_that_leaves_no_queue_is_asked_about_before(service: Service, si
     }
 
 
+def test_a_held_job_is_released_from_the_page_that_names_the_hold(
+    service: Service, signed_in: SignedIn
+) -> None:
+    job_id = _submit(service)
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto(f"/jobs/{job_id}/why")
+    release = page.get_by_role("link", name="Release…")
+    expect(release).to_have_count(0)
+    service.user().post(f"/api/v1/jobs/{job_id}/hold").raise_for_status()
+    page.reload()
+    release.click()
+    page.get_by_role("button", name="Release 1 job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job was released")
+    assert service.user().get(f"/api/v1/jobs/{job_id}").json()["status"] == "Waiting"
+
+
 def test_a_long_address_breaks_within_its_cell(service: Service, signed_in: SignedIn) -> None:
     job_id = _submit(service, Requirements={"Memory": 20_000})
     page = signed_in(service, role="user", vo="cms", user="ada")
