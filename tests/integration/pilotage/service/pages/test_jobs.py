@@ -399,6 +399,20 @@ def test_on_a_phone_the_list_is_cards_that_are_sorted_and_ticked(
     _expect_nothing_beyond_the_edge(page)
 
 
+@pytest.mark.parametrize("path", ["/jobs?owner=kay", "/jobs/{job_id}"])
+def test_jobs_that_are_shown_anew_keep_the_focus(service: Service, signed_in: SignedIn, path: str) -> None:
+    [job_id] = _submit(service, {"Executable": "x"}, user="kay")
+    page = signed_in(service, role="operator")
+    page.goto(path.format(job_id=job_id))
+    live = page.locator("[data-events]")
+    focused = live.get_by_text("Hold…", exact=True)
+    live.evaluate("part => part.setAttribute('data-old', '')")
+    focused.focus()
+    live.evaluate("part => htmx.trigger(part, 'job-changed')")
+    expect(page.locator("[data-old]")).to_have_count(0)
+    expect(focused).to_be_focused()
+
+
 def test_a_copy_of_one_of_many_jobs_is_that_job_alone(service: Service, signed_in: SignedIn) -> None:
     many = 'Executable = "x"; Arguments = "%s"; Parameters = {"a", "b"};'
     ids = service.user("ada").post("/api/v1/jobs", json={"jdl": many}).json()["job_ids"]
