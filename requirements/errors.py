@@ -31,6 +31,14 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def shorten(text: str, *, most: int) -> str:
+    """`text`, or its begin and end if it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
+
+
 def format_ids(ids: Iterable[int]) -> str:
     """Ids in the shortest form that can be typed again: `1-300, 305`."""
     runs: list[list[int]] = []

@@ -12,7 +12,7 @@ from matcher.explain.job_conditions import JobDemand
 from matcher.explain.queue_set import QueueSet
 from matcher.limits import job_groups
 from requirements import canonical
-from requirements.errors import format_count
+from requirements.errors import format_count, shorten
 from taskqueue.jobs.waiting_ttl import QUEUE_CAUSE, WaitingReason
 from taskqueue.pools import mapping
 from taskqueue.sites import closures
@@ -32,6 +32,8 @@ NO_PILOT: Final = "no_pilot"
 NO_QUEUE: Final = "no_eligible_queue"
 #: The word of every reason.
 WORDS: Final = (*(each.word for each in _BY_CAUSE.values()), NO_PILOT, NO_QUEUE)
+#: Characters of a requirement, or of a change of one, in a reason.
+MOST_TOLD: Final = 200
 
 
 def find_reason(
@@ -101,7 +103,8 @@ def describe_stuck(survey: QueueSet, demand: JobDemand) -> str:
     worst = next(iter(found.exclusions), None)
     why = ""
     if worst is not None:
-        why = f": {worst.excluded} of {found.candidate_queues} fail {worst.requirement}, {worst.wanted}"
+        wanted = shorten(worst.wanted, most=MOST_TOLD)  # as long as a description, such as all sites
+        why = f": {worst.excluded} of {found.candidate_queues} fail {worst.requirement}, {wanted}"
     return f"no queue is eligible{why}"
 
 

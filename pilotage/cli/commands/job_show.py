@@ -14,7 +14,7 @@ from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
 from pilotage.client.api import ApiError, ServiceClient
-from requirements.errors import format_count
+from requirements.errors import format_count, shorten
 from requirements.job_fields import JOB_GROUP
 from requirements.states import FINAL, UNMATCHED, JobStatus
 
@@ -92,11 +92,8 @@ def explain_queue(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _shorten(text: str | None) -> str:
-    """`text`, or its begin and end if it is too long for a table. JSON has the whole."""
-    if text is None or len(text) <= _SHOWN:
-        return text or ""
-    half = _SHOWN // 2
-    return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
+    """`text` as a table has it; JSON has the whole."""
+    return shorten(text or "", most=_SHOWN)
 
 
 def _describe_change(change: Mapping[str, Any]) -> str:

@@ -65,7 +65,7 @@ from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import Expression
 from requirements.diracx import specification
-from requirements.errors import InvalidInput, format_count
+from requirements.errors import InvalidInput, format_count, shorten
 from requirements.job_fields import JOB_GROUP
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
@@ -544,7 +544,8 @@ def _describe_stuck(
     closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
     why = waiting_reason.describe_stuck(whole, demand)
     for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
-        return f"{why}; what would help: {first.text} ({format_count(first.gains, 'queue')})"
+        change = shorten(first.text, most=waiting_reason.MOST_TOLD)
+        return f"{why}; what would help: {change} ({format_count(first.gains, 'queue')})"
     return why
 
 

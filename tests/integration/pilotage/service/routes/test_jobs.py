@@ -536,6 +536,14 @@ def test_a_submission_warns_of_a_class_that_no_queue_fits(service: Service, what
     assert copies["warnings"] == [warning.replace(f"job {first}", f"job {copies['job_ids'][0]}")]
 
 
+def test_a_warning_of_a_class_that_no_queue_fits_is_short(service: Service):
+    asked = {"BannedSites": ["LCG.A.org", "LCG.B.org", *(f"LCG.Site{number}.org" for number in range(500))]}
+    [warning] = service.user().post("/api/v1/jobs", json={"jobs": [{**JOB, **asked}]}).json()["warnings"]
+    assert "3 of 3 fail BannedSites, none of LCG.A.org, LCG.B.org, LCG.Site0.org" in warning
+    assert "LCG.Site99.org (8418 characters); what would help: take LCG.A.org off" in warning
+    assert len(warning) < 500
+
+
 def test_jobs_that_wait_for_the_optimizers_are_warned_of_as_well(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
