@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from sqlalchemy import Engine, update
 
+from cs_config.cache import RowCounts
 from cs_config.options.place_limits import Floor
 from cs_config.tree.configuration import Configuration
 from matcher import demand
@@ -136,7 +137,7 @@ def _list(matcher: Matcher, world: World, vos: frozenset[str], slot: int) -> Non
     listed = {
         each.task_queue.vo for each in demand.get_matching_task_queues(matcher, asked.presented, asked.caller)
     }
-    found = demand.count_demand(matcher, [asked.presented], asked.caller)
+    found = demand.count_demand(matcher, [asked.presented], asked.caller, RowCounts())
     counted = {found.task_queues[each].vo for each in found.served[0]}
     allowed = world.may_have(vos, slot)
     below = {vo for vo in vos if world.is_below(vo)}
