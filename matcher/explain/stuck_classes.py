@@ -65,7 +65,8 @@ def find_stuck(
     example = demands[task_queue_id]
     survey = queue_set.all_queues(config, example.asked.vo)
     return StuckWork(
-        classes=len({each.asked.digest for each in demands.values()}),
+        # Their marks stay until retention looks: no pilot ever finds such a task queue empty.
+        classes=len({demands[each].asked.digest for each in task_queues.find_filled(conn, demands)}),
         jobs=some.jobs,
         first_job=some.first_job,
         why=waiting_reason.describe_stuck(survey, _demand(example)),

@@ -41,7 +41,12 @@ def test_jobs_that_no_queue_fits_are_counted_with_the_reason(engine: Engine, now
     assert counted is not None
     assert counted.jobs == 2
     with database.writing(engine) as conn:
-        control.kill_jobs(conn, [first, second, third], source="test", now=now)
+        control.kill_jobs(conn, [third], source="test", now=now)
+    left = _find(engine)
+    assert left is not None
+    assert (left.classes, left.jobs) == (1, 2)
+    with database.writing(engine) as conn:
+        control.kill_jobs(conn, [first, second], source="test", now=now)
     assert _find(engine) is None
 
 
