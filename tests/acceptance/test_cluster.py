@@ -1,17 +1,22 @@
 """A campaign on three nodes of PostgreSQL under Patroni: nothing acknowledged is lost, whatever fails."""
 
 import re
+from collections.abc import Mapping
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import psycopg
 import pytest
 import yaml
 
 from examples.cluster import campaign
 from examples.cluster.campaign import ClusterPlan
-from examples.servers.cluster import DEPLOY, Addresses, PatroniCluster
+from examples.servers.cluster import DEPLOY, Addresses, PatroniCluster, find_program
 from examples.servers.starting import wait_until
+from examples.servers.supervised import Supervised
 
 #: What loses commits where something is wrong; `./dev demo --cluster` causes the others as well.
 KINDS = frozenset(
@@ -93,6 +98,52 @@ def test_a_leader_of_etcd_that_was_frozen_takes_no_commit_with_it(short_director
         cluster.stop()
 
 
+@pytest.mark.debian("patroni")
+@pytest.mark.timeout(1800)
+def test_etcd_moves_to_other_hosts_and_the_primary_stays_one(short_directory: Path) -> None:
+    """In the order of `docs/operator/high-availability.md`."""
+    (directory := short_directory / "move").mkdir()
+    directory.chmod(0o755)
+    cluster = PatroniCluster(directory, Addresses())
+    former = list(cluster.etcd.servers.values())
+    later = [_on_another_host(server, cluster.user) for server in former]
+    cluster.start()
+    try:
+        primary = cluster.wait_for_primary()
+        timeline = cluster.members()[primary.name]["timeline"]
+        for server in later:
+            peer = server.env["ETCD_INITIAL_ADVERTISE_PEER_URLS"]
+            members = wait_until(partial(_change_members, former[0], "add", peerURLs=[peer]))["members"]
+            server.env["ETCD_INITIAL_CLUSTER"] = ",".join(
+                f"{each.get('name') or server.env['ETCD_NAME']}={each['peerURLs'][0]}" for each in members
+            )
+            server.start()
+        cluster.control("pause", "--wait")
+        for node in cluster.nodes.values():
+            settings = node.file.read_text()
+            for before, after in zip(former, later, strict=True):
+                settings = settings.replace(_address_of(before), _address_of(after))
+            node.file.write_text(settings)
+            node.patroni.stop()
+            node.patroni.start()
+        wait_until(cluster.is_whole)
+        cluster.control("resume", "--wait")
+        members = wait_until(partial(_change_members, later[0], "list"))["members"]
+        numbers = {each["name"]: each["ID"] for each in members}
+        for server in former:
+            wait_until(partial(_change_members, later[0], "remove", ID=numbers[server.env["ETCD_NAME"]]))
+            wait_until(lambda ended=server: not ended.is_running)
+        wait_until(cluster.is_whole)
+        with closing(psycopg.connect(cluster.direct(primary), autocommit=True)) as connection:
+            connection.execute("CREATE TABLE since (it integer)")
+        assert cluster.members()[primary.name]["role"] == "leader"
+        assert cluster.members()[primary.name]["timeline"] == timeline  # it was never anything else
+    finally:
+        cluster.stop()
+        for server in later:
+            server.stop()
+
+
 def test_no_host_of_postgresql_has_etcd_in_the_shipped_files() -> None:
     patroni = yaml.safe_load((DEPLOY / "patroni" / "patroni.yaml").read_text())
     servers = {address.partition(":")[0] for address in patroni["etcd3"]["hosts"]}
@@ -113,6 +164,32 @@ def _write(cluster: PatroniCluster) -> int:
     with suppress(psycopg.Error), closing(psycopg.connect(cluster.direct(primary), autocommit=True)) as now:
         return now.execute("INSERT INTO acknowledged VALUES (1)").rowcount
     return 0
+
+
+def _address_of(etcd: Supervised) -> str:
+    return etcd.env["ETCD_LISTEN_CLIENT_URLS"].removeprefix("http://")
+
+
+def _on_another_host(etcd: Supervised, user: int | None) -> Supervised:
+    """The member of etcd that is to stand in for another; it lacks the list of those that are there then."""
+    host = _address_of(etcd).partition(":")[0]
+    settings = {name: value.replace(host, f"{host}0") for name, value in etcd.env.items()}
+    settings["ETCD_NAME"] = f"new-{settings['ETCD_NAME']}"
+    settings["ETCD_DATA_DIR"] += "-new"
+    settings["ETCD_INITIAL_CLUSTER_STATE"] = "existing"
+    log = etcd.log.with_name(f"new-{etcd.log.name}")
+    return Supervised(f"new-{etcd.name}", (), env=settings, log=log, program=find_program("etcd"), user=user)
+
+
+def _change_members(etcd: Supervised, what: str, **more: Any) -> Mapping[str, Any]:
+    """As `etcdctl member`; empty: refused, as for some seconds after a member was started."""
+    url = f"http://{_address_of(etcd)}/v3/cluster/member/{what}"
+    with suppress(httpx.HTTPError):
+        answer = httpx.post(url, json=more, trust_env=False, timeout=10)
+        if answer.is_success:
+            members: Mapping[str, Any] = answer.json()
+            return members
+    return {}
 
 
 def _has_copied(standby: str) -> bool:
