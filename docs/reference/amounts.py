@@ -209,7 +209,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             who="request for copies of jobs, or edits",
             what="bytes of descriptions, and jobs that they wait for",
             most=f"{bounds.ALL_FILLED / 1e6:g} MB, {bounds.DEPENDENCIES:,} pairs: 400",
-            counted_by="taskqueue.jobs.descriptions.list_submitted",
+            counted_by="taskqueue.jobs.descriptions.require_few_bytes",
             test=f"{_ROUTES}test_jobs.py::test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more",
         ),
         Amount(

@@ -62,9 +62,11 @@ def edit(
 def plan(
     engine: Engine, config: Configuration, jobs: Sequence[Job], wanted: Mapping[str, object]
 ) -> "EditPlan":
-    """The new descriptions of jobs; nothing is stored."""
+    """The new descriptions of jobs; nothing is stored. InvalidRequest for too long old ones together."""
+    job_ids = [job.job_id for job in jobs]
     with database.reading(engine) as conn:
-        stored = descriptions.read_stored(conn, [job.job_id for job in jobs])
+        descriptions.require_few_bytes(conn, job_ids)
+        stored = descriptions.read_stored(conn, job_ids)
     found = EditPlan(config=config, wanted=wanted)
     for job in jobs:
         found.add(job, stored[job.job_id])

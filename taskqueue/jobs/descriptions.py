@@ -128,13 +128,15 @@ def list_submitted(conn: Connection, job_ids: Collection[int]) -> Mapping[int, D
 
     InvalidRequest for several with more bytes than `bounds.ALL_FILLED`.
     """
-    _require_few_bytes(conn, job_ids)
+    require_few_bytes(conn, job_ids)
     return {row.job_id: _fill(row) for row in sql.read_batches(conn, DESCRIPTIONS_OF_JOBS, job_ids)}
 
 
 def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, StoredDescription]:
-    """The descriptions of jobs as they are stored, by job id; InvalidRequest as in `list_submitted`."""
-    _require_few_bytes(conn, job_ids)
+    """The descriptions of jobs as they are stored, by job id.
+
+    However long: agents read those of many jobs, and what one VO's have must not stop them.
+    """
     return {
         row.job_id: StoredDescription(
             description_id=row.description_id,
@@ -146,8 +148,8 @@ def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Stor
     }
 
 
-def _require_few_bytes(conn: Connection, job_ids: Collection[int]) -> None:
-    """Refuse several jobs whose descriptions are too long together, before these are read."""
+def require_few_bytes(conn: Connection, job_ids: Collection[int]) -> None:
+    """InvalidRequest for several jobs whose descriptions are too long together, before these are read."""
     if len(job_ids) < 2:
         return
     number = sum(row[0] or 0 for row in sql.read_batches(conn, BYTES_OF_JOBS, job_ids))

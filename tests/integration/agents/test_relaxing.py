@@ -11,6 +11,7 @@ from sqlalchemy import Engine, event
 from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
 from agents.waiting import relaxing
+from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from optimizers.submit import editing
@@ -77,6 +78,15 @@ def test_each_step_is_made_at_its_time_and_is_another_class(engine: Engine, now:
     assert steps(engine, job_id) == ["after 2 h: Memory 8000 → 4000", "after 4 h: Memory 4000 → none"]
     assert {each.source for each in log_of(engine, job_id) if each.minor_status == RELAXED} == {SOURCE}
     assert waiting(engine) == [job_id]
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_jobs_with_more_text_than_one_request_may_read_take_their_steps(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enqueue(engine, PLAIN, now, *[ASKED] * 3)
+    monkeypatch.setattr(bounds, "ALL_FILLED", 100)
+    assert run_agent(engine, now + 2 * HOUR) == 3
 
 
 @pytest.mark.usefixtures("service_is_up")
