@@ -500,9 +500,10 @@ def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, stor
 
 def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
     digest = keep(engine, store, b"output", now)
-    run(engine, now)
+    job_id = run(engine, now)
     with database.writing(engine) as conn:
         conn.execute(update(attempts).values(output=digest, closed_at=now, closed_as="finished"))
+    end(engine, [job_id], now)
     text = GRID + "Operations: {Defaults: {Retention: {Outputs: 20}}}\n"
     assert not clean(engine, now + 19 * DAY, store, text).get("outputs")
     assert clean(engine, now + 21 * DAY, store, text)["outputs"] == 1
