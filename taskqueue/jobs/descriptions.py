@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, delete, exists, func, select
@@ -40,7 +41,10 @@ DESCRIPTIONS_OF_JOBS = (
 
 #: Of each job, also where they share a description: each is read with its own values.
 BYTES_OF_JOBS = (
-    select(func.sum(sql.count_bytes(descriptions.c.source) + sql.count_bytes(descriptions.c.body)))
+    select(
+        jobs.c.job_id,
+        (sql.count_bytes(descriptions.c.source) + sql.count_bytes(descriptions.c.body)).label("bytes"),
+    )
     .select_from(jobs)
     .join(descriptions, jobs.c.description_id == descriptions.c.description_id)
     .where(sql.is_listed(jobs.c.job_id))
@@ -150,15 +154,26 @@ def read_stored(conn: Connection, job_ids: Collection[int]) -> Mapping[int, Stor
 
 def require_few_bytes(conn: Connection, job_ids: Collection[int]) -> None:
     """InvalidRequest for several jobs whose descriptions are too long together, before these are read."""
-    if len(job_ids) < 2:
-        return
-    number = sum(row[0] or 0 for row in sql.read_batches(conn, BYTES_OF_JOBS, job_ids))
+    number = sum(_read_sizes(conn, job_ids).values()) if len(job_ids) > 1 else 0
     if number > bounds.ALL_FILLED:
         message = (
             f"the descriptions of these jobs have {number:,} bytes, allowed are "
             f"{bounds.ALL_FILLED:,} at a time: name fewer jobs"
         )
         raise InvalidRequest([Problem(path="ids", message=message)])
+
+
+def count_readable(conn: Connection, job_ids: Sequence[int]) -> int:
+    """How many of the first jobs `require_few_bytes` admits together; one at least, if there is one."""
+    sizes = _read_sizes(conn, job_ids)
+    sums = accumulate(sizes.get(job_id, 0) for job_id in job_ids)
+    return min(len(job_ids), max(1, sum(each <= bounds.ALL_FILLED for each in sums)))
+
+
+def _read_sizes(conn: Connection, job_ids: Collection[int]) -> Mapping[int, int]:
+    """Bytes of the descriptions of jobs that have one."""
+    rows = sql.read_batches(conn, BYTES_OF_JOBS, job_ids)
+    return {row.job_id: row.bytes or 0 for row in rows}
 
 
 def remove_unused(conn: Connection, ids: Collection[int]) -> None:

@@ -61,7 +61,7 @@ from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.relaxing import RELAXED
-from taskqueue.jobs.search import JobSelector
+from taskqueue.jobs.search import JobSelector, SearchPage
 from taskqueue.leases import attempts
 from taskqueue.leases.retries import RETRIED
 
@@ -115,6 +115,8 @@ def change_many(
         # As to write, which a database that has lost commits refuses: it may have other jobs under these ids.
         with database.writing(parts.engine) as conn:
             seen = search.read_page(conn, selector, limit=_BATCH, after=after)
+            if values is not None and not named:
+                seen = _as_many_as_are_read(conn, seen)
         if values is None:
             done, errors = _change(parts, caller, seen.jobs, change)
         else:
@@ -149,6 +151,14 @@ def change_many(
         unknown=misspelt,
         warnings=explanations.warn_of_changed_jobs(parts, checked),
     )
+
+
+def _as_many_as_are_read(conn: Connection, page: SearchPage) -> SearchPage:
+    """The first jobs of a page whose descriptions may be read together; the others are of the next one."""
+    number = descriptions.count_readable(conn, [job.job_id for job in page.jobs])
+    if number == len(page.jobs):
+        return page
+    return replace(page, jobs=page.jobs[:number], next=page.jobs[number - 1].job_id)
 
 
 def _select(caller: Caller, now: datetime, which: JobFilter, _by: Collection[str]) -> JobSelector:

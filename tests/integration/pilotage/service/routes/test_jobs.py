@@ -1000,7 +1000,7 @@ def test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more(
 ):
     user = service.user()
     before = [{**JOB, "JobName": name} for name in "ab"]
-    *_, first, second = submit(user, *before, *({**JOB, "After": ["a", "b"]} for _ in range(2)))
+    a, b, first, second = submit(user, *before, *({**JOB, "After": ["a", "b"]} for _ in range(2)))
     monkeypatch.setattr(bounds, bound, value)
     refused = user.post("/api/v1/jobs/resubmit", json={"ids": [first, second]})
     assert refused.status_code == 400
@@ -1009,6 +1009,8 @@ def test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more(
     assert len(one.json()["job_ids"]) == 1
     edit = user.post("/api/v1/jobs/edit", json={"ids": [first, second], "set": {"Priority": 1}})
     assert edit.status_code == (400 if bound == "ALL_FILLED" else 200)
+    by_filter = user.post("/api/v1/jobs/edit", json={"status": "Waiting", "set": {"Priority": 2}})
+    assert by_filter.json()["job_ids"] == [a, b], "a part of them after the other"
 
 
 def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(service: Service):
