@@ -139,3 +139,18 @@ def test_a_page_that_hangs_says_so_after_ten_seconds(service: Service, signed_in
     page = signed_in(service, role="operator")
     page.goto("/")
     assert page.evaluate("htmx.config.timeout") == 10_000
+
+
+def test_jobs_that_do_not_wait_yet_have_a_tile_beside_those_that_do(service: Service, signed_in: SignedIn):
+    eve = service.user(user="eve")
+    [job_id] = eve.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+    eve.post(f"/api/v1/jobs/{job_id}/hold").raise_for_status()
+    page = signed_in(service, role="user", user="eve", vo="cms")
+    page.goto("/")
+    own = page.get_by_role("region", name="Your jobs")
+    assert own.get_by_role("term").all_text_contents() == [
+        "Checking",
+        *("Waiting", "Matched", "Running", "Stalled"),
+    ]
+    own.get_by_role("link").first.click()
+    expect(page.get_by_role("link", name=str(job_id), exact=True)).to_be_visible()
