@@ -97,6 +97,9 @@ class EndedPass:
 class RetentionState:
     """What a process remembers from cycle to cycle; empty in a new one."""
 
+    #: Most transactions for one kind of data of a VO's ended jobs in a cycle. A cycle that no other follows in
+    #: its process has no bound: the next would begin with the oldest jobs again.
+    rounds: int = _ROUNDS
     ended: dict[tuple[str, str], EndedPass] = field(default_factory=dict)  #: by kind of data and VO
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
@@ -228,7 +231,9 @@ def _remove_of_vo(
     ):
         ended = searched.ended.setdefault((name, vo), EndedPass())
         step = partial(remove_some, vo=vo, before=leadership.now - age, readers=readers, statuses=statuses)
-        removed[name] += _remove_ended(leadership, ended, step, age=age, statuses=statuses)
+        removed[name] += _remove_ended(
+            leadership, ended, step, age=age, statuses=statuses, rounds=searched.rounds
+        )
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
     removed["blobs"] += _remove_blobs(leadership, remove, store)
@@ -245,6 +250,7 @@ def _remove_ended(
     *,
     age: timedelta,
     statuses: frozenset[JobStatus],
+    rounds: int,
 ) -> int:
     """Go on through the jobs that ended longer ago than `age`.
 
@@ -264,8 +270,8 @@ def _remove_ended(
         removed += remove(conn, job_ids)
         return len(job_ids)
 
-    read = leadership.repeat(remove_some, most=_LIMIT, rounds=_ROUNDS)
-    ended.search, ended.is_over = search, read < _LIMIT * _ROUNDS
+    read = leadership.repeat(remove_some, most=_LIMIT, rounds=rounds)
+    ended.search, ended.is_over = search, read < _LIMIT * rounds
     return removed
 
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -29,6 +30,7 @@ from agents import (
     wait_times,
 )
 from agents.retention import retention
+from agents.retention.retention import RetentionState
 from cs_config import gc_tuning
 from cs_config.tree.configuration import Configuration
 from pilotage import extensions
@@ -55,7 +57,7 @@ class AgentContext:
     compared: scope_counters.ScopeCountersState = field(default_factory=scope_counters.ScopeCountersState)
     lost: lost_jobs.LostJobsState = field(default_factory=lost_jobs.LostJobsState)
     random: Random = field(default_factory=Random)
-    retained: retention.RetentionState = field(default_factory=retention.RetentionState)
+    retained: RetentionState = field(default_factory=RetentionState)
 
 
 #: The cycle of each agent, which returns None if another process holds its lease; `leader.INTERVALS` has
@@ -163,6 +165,7 @@ def agent(
             clock=clock.read,
             blobs=wiring.open_blobs(chosen),
             holder=unique_holder(),
+            retained=RetentionState(rounds=sys.maxsize) if once else RetentionState(),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

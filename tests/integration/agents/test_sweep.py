@@ -15,7 +15,7 @@ from agents import leader, lost_jobs, sweep
 from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostJobsState, LostResult
 from agents.retention import retention
-from agents.retention.retention import RetentionResult
+from agents.retention.retention import RetentionResult, RetentionState
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
@@ -508,6 +508,28 @@ def test_outputs_go_as_configured(engine: Engine, now: datetime, store: Director
     assert not clean(engine, now + 19 * DAY, store, text).get("outputs")
     assert clean(engine, now + 21 * DAY, store, text)["outputs"] == 1
     assert held(store) == set()
+
+
+def test_a_cycle_that_no_other_follows_goes_through_all_ended_jobs(
+    engine: Engine, now: datetime, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LIMIT", 1)
+    digest = keep(engine, store, b"output", now)
+    ids = [run(engine, now), run(engine, now)]
+    with database.writing(engine) as conn:
+        closed = update(attempts).where(attempts.c.job_id == ids[1])
+        conn.execute(closed.values(output=digest, closed_at=now, closed_as="finished"))
+    end(engine, ids[:1], now)
+    end(engine, ids[1:], now + timedelta(hours=1))
+    config = grid(GRID + "Operations: {Defaults: {Retention: {Outputs: 5, Jobs: 60, Logs: 60}}}\n")
+
+    def removed(rounds: int) -> int:
+        memory = RetentionState(rounds=rounds)
+        result = retention.cycle(engine, config, now=now + 10 * DAY, holder="me", store=store, memory=memory)
+        assert result is not None
+        return result.removed.get("outputs", 0)
+
+    assert [removed(1), removed(1), removed(10)] == [0, 0, 1]
 
 
 def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryStore) -> None:
