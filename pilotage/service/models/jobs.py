@@ -378,8 +378,11 @@ def _numbers(value: object) -> object:
             found.append(word)
             continue
         numbers = range(int(ends[1]), int(ends[2]) + 1)
-        if not 0 < len(numbers) <= MOST:  # not left to pydantic, which reads 0-5 as -5
-            raise ValueError(f"{word!r} is not allowed, a range has 1 to {MOST:,} numbers, the least first")
+        if not 0 < len(numbers) <= MOST - len(found):  # not left to pydantic, which reads 0-5 as -5
+            raise ValueError(
+                f"{word!r} is not allowed, a range has 1 to {MOST:,} numbers, the least first, "
+                "and all together have no more"
+            )
         found += numbers
     return found
 

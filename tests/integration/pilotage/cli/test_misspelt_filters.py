@@ -149,6 +149,7 @@ def test_a_site_admin_counts_and_is_told_nothing_of_persons(service: Service) ->
     [
         ("--exit-code", "x,3", "'x' is not allowed, allowed is a whole number or 'none'"),
         ("--exit-code", "0-100000", "'0-100000' is not allowed, a range has 1 to 1,000 numbers"),
+        ("--exit-code", "0-999,1-2", "'1-2' is not allowed, a range has 1 to 1,000 numbers"),
         ("--exit-code", "99999999999", "allowed is at most 2147483647 or 'none'"),
         ("--status", "Wating", "did you mean Waiting?"),
         ("--local-status", "fine", "allowed is 'unsubmitted', 'active', 'done' or 'error'"),
