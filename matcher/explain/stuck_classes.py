@@ -82,9 +82,10 @@ def _evaluate(conn: Connection, config: Configuration, new: Sequence[OccupiedCla
             if (stored := asked.get(each.class_id)) is None:
                 continue
             survey, demand = queue_set.all_queues(config, stored.asked.vo), _demand(stored)
-            if not budget.spend(CLASS + survey.measure_work(list_conditions(demand))):
-                return
+            budget.spend(CLASS + survey.measure_work(list_conditions(demand)))
             _known(config).store(each.digest, not survey.eligible(demand))
+            if budget.over:  # not before: one class beyond the whole budget would keep all after it unknown
+                return
 
 
 def _demand(stored: StoredClass) -> JobDemand:

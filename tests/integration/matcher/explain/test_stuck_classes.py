@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+import pytest
 from sqlalchemy import Engine
 
 from matcher.explain import stuck_classes
@@ -62,6 +63,20 @@ def test_a_pool_with_queues_whose_jobs_state_more_is_found_and_one_without_is_le
     found = _find(engine)
     assert found is not None
     assert (found.jobs, found.first_job) == (1, both)
+
+
+def test_a_class_of_more_work_than_a_request_may_do_does_not_keep_those_after_it_unknown(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck_classes, "QUEUE_REPORT", 0)
+    _wait(engine, now, {**NOWHERE, "GPUs": 40}, {**NOWHERE, "GPUs": 50})
+    config = grid()
+    with database.reading(engine) as conn:
+        found = [
+            stuck_classes.find_stuck(conn, config, None, without_pools=frozenset(), most=100)
+            for _ in range(2)
+        ]
+    assert [each and each.classes for each in found] == [1, 2]
 
 
 def test_jobs_of_other_vos_are_left_out(engine: Engine, now: datetime) -> None:
