@@ -1,6 +1,6 @@
-"""Waiting pilots to withdraw: those that serve no job, those in whose place others would run.
+"""Waiting pilots to withdraw: those that serve no job, and those in whose place others would run.
 
-These are of groups that leave other groups no place, or all avoid a node that may be tried again.
+The latter are of groups that leave other groups no place, or all avoid a node that may be tried again.
 
 One that serves no job leaves at once only where others wait for its place. Elsewhere it stays for a while:
 a ban, limit or throttle may hide its jobs for some minutes, and a new pilot begins at the end of the queue.
