@@ -393,3 +393,8 @@ def test_each_check_has_an_alert_whose_section_states_cause_and_cure() -> None:
     for check in [each for each in CHECKS if each.alert is not None]:
         assert f"- alert: {check.alert}\n" in alerts
         assert f"# {check.alert}\n" in cures
+    [listed] = re.findall(r"- alert: PilotageProblem\n.*?for:", alerts, re.DOTALL)
+    named = {each for names in re.findall('subject=~"(.*?)"', listed) for each in names.split("|")}
+    with_it = {each for check in CHECKS if check.alert == checks.ANY_PROBLEM for each in check.subjects}
+    assert named <= with_it
+    assert with_it - named == {"blobs", "counters"}, "what is wrong there is bad; counters that were mended"
