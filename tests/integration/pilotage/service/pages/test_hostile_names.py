@@ -11,8 +11,8 @@ from tests.support.routes_by_role import TOKENS
 from tests.support.service import Service
 
 #: What would be script, another attribute, a template, or another direction of writing.
-HOSTILE = "<script>alert(7)</script>\"'><img src=x onerror=alert(7)>{{913*7}}\u202egnp.exe"
-WRITTEN = re.compile(r"<script>alert|<img[^>]*onerror|6391")
+HOSTILE = "<script>alert(7)</script>\"'><img src=x onerror=alert(7)>{{91357*7411}}\u202egnp.exe"
+WRITTEN = re.compile(r"<script>alert|<img[^>]*onerror|677046727")
 #: It has no end.
 STREAM = "/jobs/events"
 
