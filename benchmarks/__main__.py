@@ -56,7 +56,7 @@ BENCHMARKS: Mapping[str, Run] = {
     "worst": worst.run,
     "hostile": hostile.run,
 }
-#: What is counted, not measured, and is for developers alone: it has no section on the page of operators.
+#: What is counted, not measured, and is the same on any machine: it has no section on the page of benchmarks.
 COUNTS: Mapping[str, Run] = {"walks": walks.run, "foresight": foresight.run}
 _ALL = {**BENCHMARKS, **COUNTS}
 

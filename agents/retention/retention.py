@@ -97,8 +97,8 @@ class EndedPass:
 class RetentionState:
     """What a process remembers from cycle to cycle; empty in a new one."""
 
-    #: Most transactions for one kind of data of a VO's ended jobs in a cycle. A cycle that no other follows in
-    #: its process has no bound: the next would begin with the oldest jobs again.
+    #: Most transactions for one kind of data of a VO's ended jobs in a cycle. A cycle that no other follows
+    #: in its process has no bound: the next would begin with the oldest jobs again.
     rounds: int = _ROUNDS
     ended: dict[tuple[str, str], EndedPass] = field(default_factory=dict)  #: by kind of data and VO
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
