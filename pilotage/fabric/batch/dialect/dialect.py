@@ -9,6 +9,7 @@ both values are passed on, and of two amounts the larger, so that flags never re
 in other words, which cannot be compared, takes the place of what is requested.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -116,13 +117,21 @@ def _take_options(words: Sequence[str], option: str) -> tuple[list[str], list[st
 
 
 def _add_parts(before: str, value: str, between: str) -> str:
-    """All parts of two values, each amount once: `1:ppn=4` and `2:ppn=1:ssd` are `2:ppn=4:ssd`."""
-    found: dict[str, str] = {}
-    for part in (*before.split(between), *value.split(between)):
+    """All parts of two values, each amount once: `1:ppn=4` and `2:ppn=1:ssd` are `2:ppn=4:ssd`.
+
+    Several groups of nodes (`1:ppn=4+2:ppn=8`) stand alone; a node or property that is named first needs no
+    number.
+    """
+    if groups := [each for each in (value, before) if "+" in each]:
+        return groups[0]
+    values = [each.split(between) for each in (before, value)]
+    found = {parts[0]: "" for parts in values if "=" not in parts[0] and not parts[0].isdecimal()}
+    is_named = bool(found)
+    for part in itertools.chain.from_iterable(values):
         name, sign, amount = part.rpartition("=")
         if not sign and not part.isdecimal():
             found[part] = ""
-        else:  # a number alone: how many
+        elif sign or not is_named:  # a number alone: how many
             name += sign
             found[name] = larger(found.get(name, amount), amount)
     return between.join(name + amount for name, amount in found.items())

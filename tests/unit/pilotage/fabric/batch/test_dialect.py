@@ -119,9 +119,10 @@ def test_pbs_is_asked_for_resources_in_one_option_and_flags_add_to_them() -> Non
         (("-l", "nodes=1:gpus=4:ppn=2:ssd"), "1:ppn=4:gpus=4:ssd"),
         (("-lnodes=1:ppn=6",), "1:ppn=6:gpus=2"),
         (("-l", "nodes=2:ppn=2"), "2:ppn=4:gpus=2"),
-        (("-l", "nodes=ssd:ppn=16"), "1:ppn=16:gpus=2:ssd"),
+        (("-l", "nodes=n17:ppn=16"), "n17:ppn=16:gpus=2"),  # a node, or a property of one
         (("-l", "nodes=1:ppn=4+2:ppn=1:ssd"), "1:ppn=4+2:ppn=1:ssd"),  # two groups: as the site has it
         (("-l", "mem=1gb,nodes=n1+n2"), "n1+n2"),
+        (("-l", "nodes=1:ppn=4+2:ppn=8", "-l", "nodes=1:ppn=2"), "1:ppn=4+2:ppn=8"),
     ],
 )
 def test_of_nodes_of_pbs_each_amount_is_the_larger_of_slot_and_flags(
