@@ -60,14 +60,22 @@ def edit(
 
 
 def plan(
-    engine: Engine, config: Configuration, jobs: Sequence[Job], wanted: Mapping[str, object]
+    engine: Engine,
+    config: Configuration,
+    jobs: Sequence[Job],
+    wanted: Mapping[str, object],
+    *,
+    of_copies: bool = False,
 ) -> "EditPlan":
-    """The new descriptions of jobs; nothing is stored. InvalidRequest for too long old ones together."""
+    """The new descriptions of jobs; nothing is stored. InvalidRequest for too long old ones together.
+
+    `of_copies`: they are for copies of the jobs, which may wait for other ones.
+    """
     job_ids = [job.job_id for job in jobs]
     with database.reading(engine) as conn:
         descriptions.require_few_bytes(conn, job_ids)
         stored = descriptions.read_stored(conn, job_ids)
-    found = EditPlan(config=config, wanted=wanted)
+    found = EditPlan(config=config, wanted=wanted, of_copies=of_copies)
     for job in jobs:
         found.add(job, stored[job.job_id])
     return found
@@ -88,6 +96,7 @@ class EditPlan:
 
     config: Configuration
     wanted: Mapping[str, object]
+    of_copies: bool = False  #: these may wait for other jobs than the ones they are copies of
     new: list[Description] = field(default_factory=list)
     edited: list[EditedJob] = field(default_factory=list)
     result: EditResult = field(default_factory=EditResult)
@@ -129,7 +138,8 @@ class EditPlan:
         if stored.description_id not in self._bodies:
             options = options_for(self.config, job.vo)
             changed = changes.change_body(stored.body, self.wanted, options)
-            if any(changed.body.get(name) != stored.body.get(name) for name in ("After", "AfterPolicy")):
+            names = () if self.of_copies else ("After", "AfterPolicy")
+            if any(changed.body.get(name) != stored.body.get(name) for name in names):
                 message = f"is not changed: {keywords.KEPT_BY_JOB['after']}; submit a copy"
                 raise InvalidJob([Problem(path="After", message=message)])
             self._bodies[stored.description_id] = changed

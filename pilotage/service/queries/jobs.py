@@ -481,7 +481,7 @@ def foresee_copies(
     selector = visibility.visible_jobs(caller, JobFilter.model_validate({"ids": wanted}), now=parts.clock())
     with database.reading(parts.engine) as conn:
         found = search.read_page(conn, selector, limit=len(wanted)).jobs
-    plan = editing.plan(parts.engine, parts.live.current, found, values)
+    plan = editing.plan(parts.engine, parts.live.current, found, values, of_copies=True)
     missing: dict[int, PilotageError] = {job_id: JobNotFound(job_id) for job_id in wanted}
     refused = missing | plan.result.refused
     done = {*(each.job_id for each in plan.edited), *plan.result.unchanged}

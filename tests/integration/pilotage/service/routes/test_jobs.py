@@ -988,6 +988,17 @@ def test_a_copy_of_a_job_waits_for_the_same_jobs_but_for_those_that_are_done(ser
     assert user.get(f"/api/v1/jobs/{again}").json()["after"][0]["job_id"] == second
 
 
+def test_copies_that_wait_for_other_jobs_are_foreseen_as_they_are_stored(service: Service):
+    user = service.user()
+    first, second, job_id = submit(user, JOB, JOB, {**JOB, "JobName": "last"})
+    again = {"ids": [job_id], "set": {"After": [first, second]}}
+    assert user.post("/api/v1/jobs/edit", json=again).json()["refused"]
+    foreseen = user.post("/api/v1/jobs/resubmit", json={**again, "dry_run": True}).json()
+    assert (foreseen["job_ids"], foreseen["refused"]) == ([job_id], [])
+    [copy] = user.post("/api/v1/jobs/resubmit", json=again).json()["job_ids"]
+    assert [each["job_id"] for each in user.get(f"/api/v1/jobs/{copy}").json()["after"]] == [first, second]
+
+
 @pytest.mark.parametrize(
     ("bound", "value", "message"),
     [
