@@ -100,7 +100,8 @@ class RetentionState:
     #: Most transactions for one kind of data of a VO's ended jobs in a cycle. A cycle that no other follows
     #: in its process has no bound: the next would begin with the oldest jobs again.
     rounds: int = _ROUNDS
-    ended: dict[tuple[str, str], EndedPass] = field(default_factory=dict)  #: by kind of data and VO
+    #: By kind of data, statuses and VO.
+    ended: dict[tuple[str, frozenset[JobStatus], str], EndedPass] = field(default_factory=dict)
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
 
@@ -226,10 +227,10 @@ def _remove_of_vo(
     for name, remove_some, age, statuses in (
         ("outputs", retention.detach_outputs, timedelta(days=keep.outputs), FINAL),
         ("jobs", retention.remove_jobs, age_of_jobs, FINAL),
-        ("deleted jobs", retention.remove_jobs, min(_DELETED, age_of_jobs), _OF_DELETED),
+        ("jobs", retention.remove_jobs, min(_DELETED, age_of_jobs), _OF_DELETED),
         ("logs", retention.remove_logs, timedelta(days=keep.logs), FINAL),
     ):
-        ended = searched.ended.setdefault((name, vo), EndedPass())
+        ended = searched.ended.setdefault((name, statuses, vo), EndedPass())
         step = partial(remove_some, vo=vo, before=leadership.now - age, readers=readers, statuses=statuses)
         removed[name] += _remove_ended(
             leadership, ended, step, age=age, statuses=statuses, rounds=searched.rounds

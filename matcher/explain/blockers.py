@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
-from operator import or_
+from operator import itemgetter, or_
 
 from sqlalchemy import Connection
 
@@ -117,7 +117,7 @@ def list_blocked_queues(
 ) -> Iterator[tuple[int, str]]:
     """Those of some queues that block the job now, as bit sets, each with the reason."""
     sites = [site for site, here in survey.sites.items() if here & queues]
-    for scope, text in list_blocked_places(conn, config, job, sites, now):
+    for scope, text in sorted(list_blocked_places(conn, config, job, sites, now), key=itemgetter(1)):
         if here := survey.within(scope) & queues:  # all queues for ALL_SITES
             yield here, text
     for downtime in closures.list_downtimes(conn, sites, now=now):

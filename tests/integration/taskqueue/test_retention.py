@@ -250,7 +250,7 @@ def test_deleted_jobs_go_after_a_day_also_those_that_were_kept_then(engine: Engi
     for later in (now, now + DAY):
         result = agent.cycle(engine, _retain(Jobs=30), now=later, holder="me", memory=memory)
         assert result is not None
-        removed.append(result.removed.get("deleted jobs", 0))
+        removed.append(result.removed.get("jobs", 0))
         with database.writing(engine) as conn:
             conn.execute(
                 update(attempts).where(attempts.c.job_id == kept).values(closed_at=now, closed_as="finished")

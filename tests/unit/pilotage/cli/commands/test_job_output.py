@@ -232,7 +232,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path):
     name = tarfile.TarInfo("x")
     name.type, name.size = tarfile.XHDTYPE, 768 << 20
     archive._archive = gzip.compress(name.tobuf(tarfile.GNU_FORMAT) + bytes(5 << 20))
-    with pytest.raises(CommandRefused, match=r"job 7: its output has a header of 805306368 bytes"):
+    with pytest.raises(CommandRefused, match=r"job 7: .*: has a header of 805306368 bytes"):
         unpack(archive, tmp_path / "7")
 
 
