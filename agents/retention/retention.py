@@ -3,6 +3,7 @@
 Deletion is in small transactions, which may be repeated or interrupted: the next cycle continues.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,9 +98,9 @@ class EndedPass:
 class RetentionState:
     """What a process remembers from cycle to cycle; empty in a new one."""
 
-    #: Most transactions for one kind of data of a VO's ended jobs in a cycle. A cycle that no other follows
-    #: in its process has no bound: the next would begin with the oldest jobs again.
-    rounds: int = _ROUNDS
+    #: Whether another cycle of the process follows. If none does, a cycle goes through all ended jobs: the
+    #: next process would begin with the oldest again.
+    has_next: bool = True
     #: By kind of data, statuses and VO.
     ended: dict[tuple[str, frozenset[JobStatus], str], EndedPass] = field(default_factory=dict)
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
@@ -233,7 +234,12 @@ def _remove_of_vo(
         ended = searched.ended.setdefault((name, statuses, vo), EndedPass())
         step = partial(remove_some, vo=vo, before=leadership.now - age, readers=readers, statuses=statuses)
         removed[name] += _remove_ended(
-            leadership, ended, step, age=age, statuses=statuses, rounds=searched.rounds
+            leadership,
+            ended,
+            step,
+            age=age,
+            statuses=statuses,
+            rounds=_ROUNDS if searched.has_next else sys.maxsize,
         )
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -165,7 +164,7 @@ def agent(
             clock=clock.read,
             blobs=wiring.open_blobs(chosen),
             holder=unique_holder(),
-            retained=RetentionState(rounds=sys.maxsize) if once else RetentionState(),
+            retained=RetentionState(has_next=not once),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

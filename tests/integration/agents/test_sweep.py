@@ -523,13 +523,15 @@ def test_a_cycle_that_no_other_follows_goes_through_all_ended_jobs(
     end(engine, ids[1:], now + timedelta(hours=1))
     config = grid(GRID + "Operations: {Defaults: {Retention: {Outputs: 5, Jobs: 60, Logs: 60}}}\n")
 
-    def removed(rounds: int) -> int:
-        memory = RetentionState(rounds=rounds)
+    monkeypatch.setattr(retention, "_ROUNDS", 1)
+
+    def removed(*, has_next: bool) -> int:
+        memory = RetentionState(has_next=has_next)
         result = retention.cycle(engine, config, now=now + 10 * DAY, holder="me", store=store, memory=memory)
         assert result is not None
         return result.removed.get("outputs", 0)
 
-    assert [removed(1), removed(1), removed(10)] == [0, 0, 1]
+    assert [removed(has_next=each) for each in (True, True, False)] == [0, 0, 1]
 
 
 def test_what_a_dead_process_left_in_the_store_goes(engine: Engine, store: DirectoryStore) -> None:
