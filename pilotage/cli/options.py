@@ -29,10 +29,18 @@ def option(
     return made
 
 
-def argument(metavar: str, text: str) -> ArgumentInfo:
-    """An argument."""
-    made: ArgumentInfo = typer.Argument(metavar=metavar, help=text)
+def argument(metavar: str, text: str, *, check: Callable[[str], str] | None = None) -> ArgumentInfo:
+    """An argument, which may be checked."""
+    made: ArgumentInfo = typer.Argument(metavar=metavar, help=text, callback=check)
     return made
+
+
+def _check_site(word: str) -> str:
+    """Refuse a CE or queue: in an address of the service it would be another resource, which is not found."""
+    site, below, _ = word.partition("/")
+    if below:
+        raise WrongUsage(f"{word!r} is below a site; allowed is the site alone, {site}")
+    return word
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -53,7 +61,7 @@ JobIds = Annotated[
     typer.Argument(metavar="ID", help="Job ids or ranges such as 12-40.", show_default=False),
 ]
 JobId = Annotated[int, argument("ID", "Job id.")]
-Site = Annotated[str, argument("SITE", "Site, such as LCG.CERN.ch.")]
+Site = Annotated[str, argument("SITE", "Site, such as LCG.CERN.ch.", check=_check_site)]
 Queue = Annotated[str, argument("Site/CE/Queue", "Batch queue, such as LCG.CERN.ch/ce01.cern.ch/long.")]
 #: Of commands that only read a configuration.
 ConfigFile = Annotated[

@@ -182,6 +182,8 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
         (("limits", "LCG.A.orf"), 1, "LCG.A.org"),
         (("ban", "LCG.B.org", "--reason", "x"), 1, "LCG.B.org"),
         (("ban", SITE), 2, "--reason"),
+        (("show", f"{SITE}/ce1"), 2, "allowed is the site alone, LCG.A.org"),
+        (("ban", f"{SITE}/ce1/long"), 2, "allowed is the site alone, LCG.A.org"),
         (("advertise", SITE), 2, "K=V"),
         (("advertise", SITE, "CurrentJobs"), 2, "K=V"),
         (("advertise", SITE, "CurrentJobs=1", "--watch", "true"), 2, "K=V"),
