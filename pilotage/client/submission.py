@@ -39,8 +39,13 @@ class JobSource:
 
     @classmethod
     def from_file(cls, file: Path) -> "JobSource":
-        """The text of a file."""
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
+        """The text of a file; `WrongUsage` if it is not UTF-8."""
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            line = error.object.count(b"\n", 0, error.start) + 1
+            message = f"byte 0x{error.object[error.start]:02x} is not UTF-8, which the file has to be"
+            raise WrongUsage(f"{file}:{line}: {message}") from None
         return cls(content=text, name=str(file), directory=file.parent)
 
     def as_json(self, *, place: int) -> Json:

@@ -41,6 +41,21 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         plan_text('Executable = "a"; InputSandbox = {"run.sh"};', tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b'[ Executable = "a";\r\n  Arguments = "caf\xe9"; ]', "2: byte 0xe9"),
+        ('[ Executable = "a"; ]'.encode("utf-16"), "1: byte 0xff"),
+    ],
+)
+def test_a_description_that_is_not_utf_8_is_named_with_the_line(
+    tmp_path: Path, content: bytes, where: str
+) -> None:
+    (tmp_path / "job.jdl").write_bytes(content)
+    with pytest.raises(WrongUsage, match=rf"job\.jdl:{where} is not UTF-8"):
+        JobSource.from_file(tmp_path / "job.jdl")
+
+
 def test_two_files_of_one_name_cannot_lie_in_one_directory(directory: Path) -> None:
     (directory / "a").mkdir()
     (directory / "a" / "run.sh").write_text("")
