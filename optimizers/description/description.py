@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -285,10 +285,12 @@ def read_own(
     return values
 
 
-def list_misplaced_files(description: JobDescription) -> Iterator[tuple[str, str]]:
+def list_misplaced_files(
+    std_output: str, std_error: str, output_sandbox: Collection[str]
+) -> Iterator[tuple[str, str]]:
     """Keywords with names of output that are not below the work directory of the job, as pilots judge."""
-    standard = (("StdOutput", description.std_output), ("StdError", description.std_error))
-    for keyword, name in (*standard, *(("OutputSandbox", each) for each in description.output_sandbox)):
+    standard = (("StdOutput", std_output), ("StdError", std_error))
+    for keyword, name in (*standard, *(("OutputSandbox", each) for each in output_sandbox)):
         path = PurePosixPath(name)
         is_file = bool(path.parts) or keyword == "OutputSandbox" or not name
         if path.is_absolute() or ".." in path.parts or "\0" in name or not is_file:

@@ -52,6 +52,7 @@ log = logging.getLogger(__name__)
 
 #: Jobs whose requirements are listed with the result.
 _MOST_ASKED = 1000
+_OUTPUTS = ("std_output", "std_error", "output_sandbox")
 #: Attributes of a description that decide where its job may run.
 _MATCHED = (*sorted(CLASSIFIED), "requirements")
 
@@ -396,8 +397,12 @@ def _build_result(new: _NewJobs, states: Sequence[DecidedState | None], job_ids:
         for whose, member in new.members
         if (expression := member.description.tag_expression)
     )
-    described = {id(member.description): member.description for _, member in islice(new.members, _MOST_ASKED)}
-    misplaced = (each for one in described.values() for each in list_misplaced_files(one))
+    # A job's own values, not those of what it shares with others, which may be placeholders of a template.
+    outputs = (
+        tuple(member.own.get(name, getattr(member.description, name)) for name in _OUTPUTS)
+        for _, member in islice(new.members, _MOST_ASKED)
+    )
+    misplaced = (each for names in dict.fromkeys(outputs) for each in list_misplaced_files(*names))
     return Accepted(
         job_ids=list(job_ids),
         edges=new.dependents.edges,

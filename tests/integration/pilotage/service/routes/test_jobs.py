@@ -503,6 +503,16 @@ def test_a_submission_warns_of_output_outside_the_work_directory_as_pilots_judge
     assert all(each.endswith("it is never sent back") for each in outputs)
 
 
+def test_texts_of_the_same_form_are_warned_of_their_own_output_only(service: Service):
+    def warnings(output: str) -> list[str]:
+        text = f'Executable = "x"; StdOutput = "{output}"; OutputSandbox = {{"{output}"}};'
+        answer = service.user().post("/api/v1/jobs", json={"jdls": [f"[ {text} ]"] * 3})
+        assert answer.status_code == 201, answer.text
+        return [each.split(" ")[1] for each in answer.json()["warnings"] if "work directory" in each]
+
+    assert [warnings(name) for name in ("a", "b", "/c", "d")] == [[], [], ["'/c'", "'/c'"], []]
+
+
 #: Queues that state a platform: where none does, any may do.
 EL9 = CONFIG.replace("    LCG.B.org:\n", "    LCG.B.org:\n      Platform: el9\n").replace(
     "    LCG.A.org:\n", "    LCG.A.org:\n      Platform: el9\n"
