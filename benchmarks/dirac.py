@@ -85,7 +85,7 @@ def filled(classes: Sequence[RequirementClass], sizes: Sequence[int]) -> Iterato
             yield Peer(process.stdin, process.stdout)
         finally:
             process.stdin.close()
-            process.wait(60)
+            process.wait(300)
             process.stdout.close()
 
 

@@ -55,7 +55,7 @@ def server() -> Iterator[Path]:
             yield socket
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

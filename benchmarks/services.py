@@ -23,7 +23,8 @@ from pilotage.service.auth.tokens import Tokens
 from requirements.errors import PilotageError
 
 _URL = re.compile(r"pilotage (?:serves|answers DIRAC at) (https?://\S+)")
-_UP_WITHIN = 300.0
+#: Seconds for a process to begin or to end, also on a busy machine.
+_PATIENCE = 300.0
 #: Seconds of processor time in a second in which nothing is asked for.
 _AT_REST = 0.05
 
@@ -99,7 +100,7 @@ def running_agents(database_url: str, **settings: str) -> Iterator[psutil.Proces
             yield psutil.Process(process.pid)
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(_PATIENCE)
 
 
 @contextmanager
@@ -131,7 +132,7 @@ def _url(process: "subprocess.Popen[str]") -> str:
 
 def _wait(url: str) -> None:
     """Until one of its processes answers: with several, the port is known before they listen."""
-    deadline = time.monotonic() + _UP_WITHIN
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             if httpx.get(f"{url}/readyz", timeout=5).is_success:

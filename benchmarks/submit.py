@@ -297,7 +297,7 @@ def _worker(database_url: str, redis_url: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def _rq(calls: int) -> Iterator[Result]:
