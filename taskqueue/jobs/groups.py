@@ -50,6 +50,8 @@ PARTS: Final[Mapping[str, Collection[JobStatus]]] = {
     "running": _STARTED,
     "waiting": tuple(each for each in JobStatus if each not in (*_STARTED, *_LATER)),
 }
+#: Statuses of jobs that no pilot has yet.
+BEFORE_PILOTS: Final = tuple(each for each in PARTS["waiting"] if each is not JobStatus.MATCHED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +164,8 @@ def list_progress(
 
 
 def list_last_waiting(conn: Connection, which: JobSelector, *, limit: int) -> GroupCounts[LastWaiting]:
-    """The last job of each task queue, by task queue; `limit` task queues at most."""
-    before_pilots = frozenset(PARTS["waiting"]) - {JobStatus.MATCHED}
-    seen, rest = _newest(conn, which.where(STATUS, before_pilots), MAX_OF_STATUS)
+    """The last of the jobs `BEFORE_PILOTS` in each task queue, by task queue; `limit` task queues at most."""
+    seen, rest = _newest(conn, which.where(STATUS, BEFORE_PILOTS), MAX_OF_STATUS)
     if seen is None:
         return GroupCounts(groups=[], is_cut=False)
     by = waiting_jobs.c.task_queue_id

@@ -282,7 +282,7 @@ def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTM
 def forecast_end(page: PageOf, group: Annotated[GroupQuery, Query()]) -> HTMLResponse:
     """Show when the jobs of a group are probably done."""
     found = explanations.forecast_end(page.parts, page.caller, group)
-    return page.render("groups/end.html", found=found, group=group, waiting=groups.PARTS["waiting"])
+    return page.render("groups/end.html", found=found, group=group, waiting=groups.BEFORE_PILOTS)
 
 
 class CampaignsShown(BaseModel):

@@ -91,10 +91,10 @@ def run_job(service: Service, queue: str, end: Mapping[str, Any] | None, *, vo: 
         pilot.post(f"{lease}/finish", json=end).raise_for_status()
 
 
-def _take(pilot: httpx.Client, queue: str) -> tuple[int, str]:
+def _take(pilot: httpx.Client, queue: str, **wishes: int) -> tuple[int, str]:
     """The job that a pilot, or a gateway, gets, and the address of its lease."""
     site, ce, name = queue.split("/")
-    asked = {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000}
+    asked = {"Site": site, "GridCE": ce, "Queue": name, "CPUTime": 100_000, **wishes}
     [match] = pilot.post("/api/v1/matcher/requestJob", json=asked).raise_for_status().json()["matches"]
     return match["job_id"], f"/api/v1/leases/{match['lease']}"
 
@@ -102,21 +102,21 @@ def _take(pilot: httpx.Client, queue: str) -> tuple[int, str]:
 def _add_states(service: Service) -> None:
     """Jobs in the statuses that no run leads to, a job after another, a grid job, and pilots without jobs."""
     queue, now = f"{A}/ce1/long", utc_now()
-    for status in (S.MATCHED, S.STALLED, S.COMPLETING, S.COMPLETED, S.RESCHEDULED):
-        service.submit({"Executable": "x", "JobGroup": "states", "Site": A, "Priority": 9})
-        pilot = service.pilot(queue)
-        job_id, lease = _take(pilot, queue)
-        if status != S.MATCHED:
-            pilot.post(f"{lease}/start", json={}).raise_for_status()
-            with database.writing(service.engine) as conn:
-                stored_rows.set_status(conn, job_id, status, minor="As seen", source="test", now=now)
     steps = [{"Executable": "x", "JobName": "make"}, {"Executable": "x", "JobName": "fit", "After": "make"}]
     service.submit(
         *({**step, "JobGroup": "workflow", "Requirements": {"Memory": 9_000_000}} for step in steps)
     )
-    service.submit({"Executable": "x", "JobName": "generate", "Site": A, "Priority": 9})
+    for status in (S.MATCHED, S.STALLED, S.COMPLETING, S.COMPLETED, S.RESCHEDULED):
+        [job_id] = service.submit({"Executable": "x", "JobGroup": "scan", "Site": A})
+        pilot = service.pilot(queue)
+        _, lease = _take(pilot, queue, JobID=job_id)
+        if status != S.MATCHED:
+            pilot.post(f"{lease}/start", json={}).raise_for_status()
+            with database.writing(service.engine) as conn:
+                stored_rows.set_status(conn, job_id, status, minor="As seen", source="test", now=now)
+    [generate] = service.submit({"Executable": "x", "JobName": "generate", "Site": A})
     gateway = service.as_role("gateway", vo="cms", site=A, user="gate")
-    _, lease = _take(gateway, queue)
+    _, lease = _take(gateway, queue, JobID=generate)
     gateway.post(f"{lease}/start").raise_for_status()
     reported = {
         "progress": "generating",
