@@ -251,7 +251,7 @@ def parameters_of(requirements: Any, tree: Tree, vo: str) -> dict[str, list[Any]
     if isinstance(requirements, list):
         return {name: constants_of(requirements, name) for name in sorted(names_of(requirements))}
     found: dict[str, list[Any]] = {}
-    for name, wanted in requirements.items():
+    for name, wanted in (requirements or {}).items():
         parameter = declaration(tree, vo, name).get("resource", name).lower()
         found[parameter] = [*found.get(parameter, []), *as_list(wanted)]
     return found
