@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.command_line import ListingSystem
+from pilotage.fabric.batch.forbidden import ForbiddenFlags, Kind, check_submission
 from pilotage.fabric.batch.settings import BatchSystemKind, CommandSettings, Connections
 from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.batch.work_area import ListedJob, choose_job, split_words
@@ -76,6 +77,15 @@ class HTCondorSettings(CommandSettings):
         if self.schedd is not None and self.ssh is not None:
             raise ValueError("schedd, ssh: a remote queue manager is entered from this host, not over SSH")
         return self
+
+    @model_validator(mode="after")
+    def _has_nothing_forbidden(self) -> Self:
+        read_lines(self.flags)
+        return self
+
+    def check_flags(self, flags: Iterable[str], *, queue: str = "") -> None:  # noqa: ARG002 - of any name
+        """Raise a `ValueError` for lines that a queue may not state."""
+        read_lines(tuple(flags), is_ours=False)
 
     @property
     def languages(self) -> tuple[Vocabulary, ...]:
@@ -147,9 +157,10 @@ class HTCondor(ListingSystem):
             raise SubmissionRefused(f"{job.stamp}: there is no queue {job.queue}, only {QUEUE}")
         if not _QUEUE_NAME.fullmatch(job.queue):
             raise SubmissionRefused(f"{job.stamp}: {job.queue!r} is not a valid name of a queue")
-        lines = join_requirements(
-            [*_appended(job.stamp, self.flags), *_appended(job.stamp, job.flags, is_ours=False)]
-        )
+        try:
+            lines = join_requirements([*read_lines(self.flags), *read_lines(job.flags, is_ours=False)])
+        except ValueError as error:
+            raise SubmissionRefused(f"{job.stamp}: {error}") from None
         self.areas.put_script(job)
         text = describe(job, self.areas.path(job.stamp), lines, is_remote=self.schedd is not None)
         try:
@@ -287,23 +298,44 @@ _OF_FILES = re.compile(
 )
 
 
-def _appended(stamp: str, flags: Sequence[str], *, is_ours: bool = True) -> list[str]:
-    """The lines that flags append to a description; not `is_ours`: the resource tree may state them."""
+#: In lines of flags after `-append`.
+FORBIDDEN: Final[Mapping[Kind, ForbiddenFlags]] = {
+    "several_jobs": ForbiddenFlags(
+        flags=r"^(?i:queue\b)",
+        instead="leave it out; as many jobs are submitted as are needed",
+    ),
+    "held": ForbiddenFlags(
+        flags=r"^(?i:(?:hold|noop_job)[ \t]*=[ \t]*(?:t|y|1)|(?:\+|My\.)JobStatus\b)",
+        instead="leave it out; to stop pilots, drain or ban the queue",
+    ),
+    "renamed": ForbiddenFlags(
+        flags=r"^(?i:(?:\+|My\.)PilotageStamp\b)",
+        instead="leave it out; PilotageVO and the like say what a job is for",
+    ),
+}
+
+
+def read_lines(flags: Sequence[str], *, is_ours: bool = True) -> list[str]:
+    """The lines that flags append to a description; not `is_ours`: the resource tree may state them.
+
+    Raises:
+        ValueError: Flags are no pairs of `-append` and a line, or a line is not allowed.
+    """
     if len(flags) % 2 or any(option != "-append" for option in flags[::2]):
-        raise SubmissionRefused(
-            f"{stamp}: flags of HTCondor are pairs of -append and a line of a submit description,"
-            f" not {list(flags)!r}"
+        raise ValueError(
+            f"flags of HTCondor are pairs of -append and a line of a submit description, not {list(flags)!r}"
         )
     lines = [line.strip() for line in flags[1::2]]
+    check_submission(FORBIDDEN, lines)
     for line in lines:
         found = _SETS.fullmatch(line)
         if found is None:
-            raise SubmissionRefused(f"{stamp}: flags: {line!r} does not set one value, as in 'name = value'")
+            raise ValueError(f"flags: {line!r} does not set one value, as in 'name = value'")
         name = found["name"]
         is_safe = not _OF_FILES.fullmatch(name) if found["attribute"] else _COMMANDS.fullmatch(name)
         if not is_ours and (not is_safe or "$" in line):
-            raise SubmissionRefused(
-                f"{stamp}: flags: {line!r} may read files or variables of this host: only the flags of a"
+            raise ValueError(
+                f"flags: {line!r} may read files or variables of this host: only the flags of a"
                 " system in its file may set this"
             )
     return lines
@@ -312,7 +344,7 @@ def _appended(stamp: str, flags: Sequence[str], *, is_ours: bool = True) -> list
 def join_requirements(lines: Sequence[str]) -> list[str]:
     """The lines with one for all `requirements`: of several, HTCondor takes the last.
 
-    Raises `SubmissionRefused` for one that would end the parentheses around it.
+    Raises a `ValueError` for one that would end the parentheses around it.
     """
     expressions = {
         line: line.partition("=")[2].strip()
@@ -323,7 +355,7 @@ def join_requirements(lines: Sequence[str]) -> list[str]:
         return list(lines)
     for line in expressions:
         if not is_balanced(line):
-            raise SubmissionRefused(f"flags: {line!r}: parentheses or quotation marks are not closed")
+            raise ValueError(f"flags: {line!r}: parentheses or quotation marks are not closed")
     joined = " && ".join(f"({each})" for each in expressions.values() if each)
     return [*(line for line in lines if line not in expressions), f"requirements = {joined}"]
 

@@ -128,8 +128,8 @@ class SystemSettings(SettingsPart):
         """The vocabularies of the flags that it takes from the service; none: it takes no flags."""
         return ()
 
-    def check_flags(self, flags: Iterable[str]) -> None:
-        """Raise a `ValueError` for flags that would send jobs where nobody follows them."""
+    def check_flags(self, flags: Iterable[str], *, queue: str = "") -> None:
+        """Raise a `ValueError` for flags, or a batch queue, with which no job could be followed."""
 
     @property
     def is_remote(self) -> bool:

@@ -57,7 +57,7 @@ def _list_broker_contradictions(told: "DirectorFile", file: str) -> list[Problem
         elif broker.entry is None and not takes_list[broker.system]:
             message = f"{broker.system} takes no list of queues; state which one takes all pilots"
             wrong.append(Problem(path=f"brokers/{name}/entry", message=message, file=file))
-        if message := _misplaced(broker.flags, told.systems.get(broker.system)):
+        if message := _find_forbidden(told.systems.get(broker.system), broker.flags):
             wrong.append(Problem(path=f"brokers/{name}/flags", message=message, file=file))
         wrong += [
             Problem(path=f"brokers/{name}/vos", message=f"{vo} is not in vos", file=file)
@@ -305,7 +305,7 @@ def _tree_entry(
     if batch_queue is None:
         batch_queue = settings.load_kind(system.kind).only_queue
     flags = tuple(shlex.split(_read_text(parameters, "SubmitOptions") or ""))
-    if message := _misplaced(flags, system):
+    if message := _find_forbidden(system, flags, queue=batch_queue or ""):
         raise ValueError(message)
     return DirectorQueue(queue=queue, system=name, batch_queue=batch_queue, flags=flags)
 
@@ -315,11 +315,11 @@ def _read_text(parameters: Mapping[str, object], *names: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _misplaced(flags: Sequence[str], system: SystemSettings | None) -> str:
-    """Why flags would send jobs where nobody follows them; empty: they do not."""
+def _find_forbidden(system: SystemSettings | None, flags: Sequence[str] = (), *, queue: str = "") -> str:
+    """Why no job with these flags could be followed in this batch queue; empty: it could."""
     try:
         if system is not None:
-            system.check_flags(flags)
+            system.check_flags(flags, queue=queue)
     except ValueError as error:
         return str(error)
     return ""
@@ -402,9 +402,13 @@ def list_contradictions(
         if each.system not in systems
     ]
     wrong += [
-        Problem(path=f"queues/{number}/flags", message=message, file=file)
+        Problem(path=f"queues/{number}/{setting}", message=message, file=file)
         for number, each in enumerate(queues)
-        if (message := _misplaced(each.flags, systems.get(each.system)))
+        for setting, flags, queue in (
+            ("flags", each.flags, ""),
+            ("batch_queue", (), each.to_target().batch_queue),
+        )
+        if (message := _find_forbidden(systems.get(each.system), flags, queue=queue))
     ]
     names = [each.queue for each in queues]
     wrong += [

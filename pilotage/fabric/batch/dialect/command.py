@@ -22,7 +22,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
 )
 from pilotage.fabric.batch.command_line import CommandLineSystem
-from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect import dialect, options
 from pilotage.fabric.batch.dialect.dialect import (
     NAMES_OF_JOBS,
     REFERENCES,
@@ -184,12 +184,13 @@ class DialectSystem(CommandLineSystem):
         return tally.queues()
 
     def dry_run(self, job: BatchJob) -> None:
-        """Submit a job with the flags of a dry run, where the dialect has such."""
+        """Check the flags of a job, and submit it with those of a dry run, where the dialect has such."""
+        self._check_flags(job)
         flags = self.dialect.submit.dry_run
         if not flags:
             return
         try:
-            words = self._submission(replace(job, flags=(*job.flags, *flags)))
+            words = self._submission(job, flags)
             done = self._shell.run(words)
         finally:
             self.areas.remove([job.stamp])
@@ -215,18 +216,21 @@ class DialectSystem(CommandLineSystem):
             raise ValueError(f"no queue {', '.join(missing)}, there are {', '.join(sorted(known)) or 'none'}")
         return JobCounts(waiting=counted["waiting"], running=counted["running"])
 
-    def _submission(self, job: BatchJob) -> list[str]:
+    def _submission(self, job: BatchJob, dry_run: Sequence[str] = ()) -> list[str]:
         submit, flags = self.dialect.submit, (*self.flags, *job.flags)
-        try:
-            self.dialect.check_place(flags)
-        except ValueError as error:
-            raise SubmissionRefused(f"{job.stamp}: {error}") from None
+        self._check_flags(job)
         values = self._values(job)
         asked = [word.format_map(values) for word in _words(submit, job, flags)]
-        words = dialect.merge_options([*asked, *flags], submit.merged, submit.short)
+        words = options.merge_options([*asked, *flags, *dry_run], submit.merged, submit.short)
         if submit.joined is not None:
-            words = dialect.join_option(words, submit.joined)
+            words = options.join_option(words, submit.joined)
         return [*words, *(word.format_map(values) for word in submit.script)]
+
+    def _check_flags(self, job: BatchJob) -> None:
+        try:
+            self.dialect.check_submission((*self.flags, *job.flags), queue=job.queue)
+        except ValueError as error:
+            raise SubmissionRefused(f"{job.stamp}: {error}") from None
 
     def _values(self, job: BatchJob) -> dict[str, str]:
         asked, script = job.resources, self.areas.prepare(job)
@@ -389,8 +393,8 @@ class DialectSettings(CommandSettings):
         return {**said, "dialect": dialect.merge_dialect(dialect.shipped_content(said["kind"]), changes)}
 
     @model_validator(mode="after")
-    def _stays_where_jobs_are_followed(self) -> Self:
-        self.dialect.check_place(self.flags, self.environment)
+    def _has_nothing_forbidden(self) -> Self:
+        self.dialect.check_submission(self.flags, self.environment)
         return self
 
     @property
@@ -403,9 +407,9 @@ class DialectSettings(CommandSettings):
         """The vocabularies of the flags that it takes from the service."""
         return self.dialect.languages
 
-    def check_flags(self, flags: Iterable[str]) -> None:
-        """Raise a `ValueError` for flags that would send jobs where its listing does not look."""
-        self.dialect.check_place(flags)
+    def check_flags(self, flags: Iterable[str], *, queue: str = "") -> None:
+        """Raise a `ValueError` for flags and the name of a batch queue that its dialect forbids."""
+        self.dialect.check_submission(flags, queue=queue)
 
 
 def _open(settings: DialectSettings, connections: Connections) -> DialectSystem:

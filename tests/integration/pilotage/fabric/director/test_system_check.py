@@ -55,6 +55,18 @@ def test_a_queue_that_takes_jobs_passes_and_no_job_and_no_file_is_left(slurm: Sl
             {"flags": ("--constraint=nosuch",)},
             f"{PLACE}: a job with --constraint=nosuch would be refused: sbatch: ",
         ),
+        # What sbatch itself takes, also with --test-only, and makes no single job that starts.
+        (
+            "long",
+            {"flags": ("--array=1-9",)},
+            f"{PLACE}: a job with --array=1-9 would be refused: --array=1-9: a submission has to make one",
+        ),
+        (
+            "long",
+            {"flags": ("-W",)},
+            f"{PLACE}: a job with -W would be refused: -W: the submission would last",
+        ),
+        ("long", {"flags": ("-H",)}, f"{PLACE}: a job with -H would be refused: -H: the job would not start"),
     ],
 )
 def test_what_slurm_would_refuse_does_not_pass(

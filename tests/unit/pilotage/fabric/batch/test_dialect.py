@@ -223,8 +223,8 @@ def test_lsf_is_asked_for_resources_and_what_it_gives_to_a_shell_is_quoted() -> 
     assert system.submit(job(resources=BIG, flags=("-R", "select[ssd]"))) == "17"
 
     [command] = shell.ran
-    assert command[-2:] == ["select[ssd]", f"'/a shared/{STAMP}/wrapper'"]
-    asked = "-n 4 -R span[hosts=1] -R rusage[mem=4001MB] -M 4001MB -W 61 -gpu num=2 -x"
+    assert command[-1] == f"'/a shared/{STAMP}/wrapper'"
+    asked = "-n 4 -R select[ssd] rusage[mem=4001MB] span[hosts=1] -M 4001MB -W 61 -gpu num=2 -x"
     assert asked in " ".join(command)
 
 

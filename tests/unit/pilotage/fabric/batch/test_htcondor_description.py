@@ -9,7 +9,7 @@ import pytest
 
 from matcher.class_flags import find_flags
 from pilotage.fabric.batch import htcondor
-from pilotage.fabric.batch.batch_system import BatchJob, JobResources, State, SubmissionRefused
+from pilotage.fabric.batch.batch_system import BatchJob, JobResources, State
 from requirements.nodes.site_mapping import parse_mapping
 from requirements.requirement_class import RequirementClass
 
@@ -63,7 +63,7 @@ def test_local_disk_and_a_kind_of_gpu_that_jobs_need_are_asked_for() -> None:
     mapping = parse_mapping({"Vocabulary": "HTCondor", "Attributes": attributes})
     asked = RequirementClass(vo="cms", cpu_time=1, gpus=1, gpu_architecture="sm_90", scratch_mb=50_000)
     of_system = ("-append", 'requirements = TARGET.OpSys == "LINUX"')
-    lines = htcondor._appended(STAMP, (*of_system, *find_flags(asked, mapping)), is_ours=False)
+    lines = htcondor.read_lines((*of_system, *find_flags(asked, mapping)), is_ours=False)
 
     submit = described(JobResources(gpus=1), *htcondor.join_requirements(lines))
 
@@ -124,7 +124,7 @@ def test_a_job_that_ended_stays_in_the_queue_for_some_days() -> None:
 
 def test_requirements_that_would_end_the_parentheses_around_them_are_refused() -> None:
     ours = "requirements = TARGET.Site"
-    with pytest.raises(SubmissionRefused, match="not closed"):
+    with pytest.raises(ValueError, match="not closed"):
         htcondor.join_requirements([ours, "requirements = TARGET.A) || (TARGET.B"])
     text = 'TARGET.A == ")" && (TARGET.B)'
     assert htcondor.join_requirements([ours, f"requirements = {text}"]) == [

@@ -28,7 +28,7 @@ from tests.support.left_out import needs
 
 
 def made(tmp_path: Path, **said: Any) -> CommandLineSystem | HTCondor:
-    told = SystemSettings.model_validate({"directory": str(tmp_path), "flags": ["-A", "grid"], **said})
+    told = SystemSettings.model_validate({"directory": str(tmp_path), **said})
     with ExitStack() as stack:
         system = settings.open_system(told, Connections(stack=stack))
     assert isinstance(system, CommandLineSystem | HTCondor)
@@ -46,10 +46,12 @@ def made(tmp_path: Path, **said: Any) -> CommandLineSystem | HTCondor:
     ],
 )
 def test_each_kind_has_its_adapter(tmp_path: Path, kind: str, adapter: type[ListingSystem]) -> None:
-    system = made(tmp_path, kind=kind)
+    flags = ("-append", '+ProjectName = "grid"') if kind == "htcondor" else ("-A", "grid")
+
+    system = made(tmp_path, kind=kind, flags=flags)
 
     assert type(system) is adapter
-    assert system.flags == ("-A", "grid")
+    assert system.flags == flags
 
 
 def test_commands_do_not_get_variables_that_change_their_answers(

@@ -1,6 +1,6 @@
 import pytest
 
-from pilotage.fabric.batch.dialect import dialect
+from pilotage.fabric.batch.dialect import dialect, options
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ from pilotage.fabric.batch.dialect import dialect
 )
 def test_of_what_is_asked_twice_slurm_gets_both(given: list[str], taken: list[str]) -> None:
     submit = dialect.shipped_dialect("slurm").submit
-    assert dialect.merge_options(given, submit.merged, submit.short) == taken
+    assert options.merge_options(given, submit.merged, submit.short) == taken
