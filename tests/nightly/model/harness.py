@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,17 @@ REGISTRY = {
 }
 #: Seconds until a service must have done what it does in the background, on a machine that is busy with else.
 PATIENCE = 120
+#: How often a request is sent that changes nothing.
+_TRIES = 5
+#: `POST` that changes nothing.
+_READS = frozenset(
+    {
+        "/explain",
+        "/config/preview",
+        "/matcher/getSubmitPoolsForQueue",
+        "/matcher/getMatchingTaskQueues",
+    }
+)
 
 
 @dataclass
@@ -59,15 +71,22 @@ class Requests:
     def call(
         self, method: str, path: str, body: Any = None, *, service: int = 0, headers: Mapping[str, str] = {}
     ) -> Answer:
-        """One request to one of the services; names of sites are translated both ways."""
+        """One request to one of the services; names of sites are translated both ways.
+
+        What changes nothing is repeated where a busy machine was not in time with the answer.
+        """
         mark = f"@{self.runs}"
         self.calls += 1
-        answer = self.clients[service % len(self.clients)].request(
-            method,
-            path.replace("@", mark),
-            content=None if body is None else json.dumps(body).replace("@", mark),
-            headers={"Content-Type": "application/json", **headers},
-        )
+        reads = method == "GET" or path in _READS
+        for _ in range(_TRIES if reads else 1):
+            answer = self.clients[service % len(self.clients)].request(
+                method,
+                path.replace("@", mark),
+                content=None if body is None else json.dumps(body).replace("@", mark),
+                headers={"Content-Type": "application/json", **headers},
+            )
+            if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+                break
         text = answer.text.replace(mark, "@")
         try:
             return Answer(answer.status_code, json.loads(text) if text else None)
