@@ -43,7 +43,8 @@ from taskqueue.pilots.pilots import FirstRequest
 BEGIN: Final = datetime(2026, 3, 28, tzinfo=UTC)
 _SUBMITTER = Submitter(subject="plant", vo=lhcb.VO, owner="plant", operator=True)
 _PILOTS = Sender(subject=None)
-_RULES = LeaseRules(lease_time=timedelta(hours=1), max_rescheduling=3)
+#: Pilots send no heartbeats here.
+_RULES = LeaseRules(lease_time=timedelta(days=1), max_rescheduling=3)
 #: Seconds between two requests of an idle pilot, as `pilotage.fabric.pilot` draws them.
 _POLL: Final = (18.0, 24.0)
 

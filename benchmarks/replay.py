@@ -87,6 +87,7 @@ def make_day(jobs: int, *, classes: int = 500, backlog: int = 0, seed: int = 0) 
                 until=since,
                 site=str(offers[0]["Site"]),
                 seconds=draw.expovariate(1 / SECONDS),
+                has_ended=True,
             )
         )
     day.stays.sort(key=lambda each: each.since)

@@ -1,18 +1,19 @@
 """When the last waiting job of a group probably starts, and when the group is probably done.
 
 Each task queue is one forecast, of the job that it hands out last. So the number of forecasts is that of task
-queues, which is bounded, not that of jobs. The end is the last start and the median run time.
+queues, which is bounded, not that of jobs. The end is the last start and the median run time, for which jobs
+that still run count as well: those that are done are the shorter ones.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
-from statistics import median
 from typing import Final
 
 from sqlalchemy import Connection
 
 from cs_config.tree.configuration import Configuration
 from matcher.forecast import start_forecast
+from matcher.forecast.product_limit import ProductLimit
 from matcher.forecast.start_forecast import StartForecast
 from requirements.errors import format_count, format_duration
 from taskqueue.jobs import groups
@@ -23,6 +24,7 @@ from taskqueue.past_forecasts import StartInterval
 #: Task queues with jobs of one group beyond which there is no forecast.
 MOST_TASK_QUEUES: Final = 20
 _NONE_DONE: Final = "none of its jobs is done, so how long they run is not known"
+_MOST_RUN: Final = "most of its jobs still run, so how long they take is not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +34,9 @@ class EndForecast:
     waiting: int  #: jobs that no pilot has
     start: StartForecast | None  #: of the job that starts last; None: none waits
     end: StartInterval | None  #: seconds until its end; None: refused
-    run_time: float | None  #: seconds, the median; None: no job is done
-    done: int  #: jobs of which this is the median
+    run_time: float | None  #: seconds, the median; None: too few jobs are done
+    done: int  #: done jobs by which it is known
+    running: int  #: and running ones
     is_cut: bool  #: jobs were not looked at, since there are many newer ones
     refusal: str = ""  #: why there is no end
 
@@ -46,13 +49,11 @@ class EndForecast:
         if self.end is None:
             said.append(f"No forecast of the end: {self.refusal}.")
         else:
-            run_time = format_duration(self.run_time or 0.0)
-            jobs = (
-                "the one job that is done" if self.done == 1 else f"half of the last {self.done:,} done jobs"
+            jobs = format_count(self.done, "done job") + (
+                f" and {self.running:,} running" if self.running else ""
             )
-            said.append(
-                f"Done probably {start_forecast.format_interval(self.end)}: {jobs} ran {run_time} or more."
-            )
+            half = "" if self.run_time is None else f", half run {format_duration(self.run_time)} or more"
+            said.append(f"Done probably {start_forecast.format_interval(self.end)}: by {jobs}{half}.")
         if self.is_cut:
             said.append(f"Of each status only the newest {groups.MAX_OF_STATUS:,} jobs were looked at.")
         return " ".join(said)
@@ -63,46 +64,50 @@ def forecast_end(
 ) -> EndForecast:
     """Forecast when the last of these jobs starts, and when they are done."""
     last = groups.list_last_waiting(conn, which, limit=MOST_TASK_QUEUES + 1)
-    times = groups.list_run_times(conn, which)
-    run_time = median(times) if times else None
+    times = groups.list_run_times(conn, which, now=now)
+    known = ProductLimit(times)
+    run_time = known.find(0.5)
     start = _forecast_last(conn, config, last, now) if last.groups else None
     if start is None:
-        end = _find_end_of_started(groups.count_started(conn, which), run_time, now)
+        end = _find_end_of_started(groups.count_started(conn, which), known, now)
     else:
-        end = _find_end(start, run_time)
+        end = _find_end(start, known)
     return EndForecast(
         waiting=sum(each.count for each in last.groups),
         start=start,
         end=None if isinstance(end, str) else end,
         run_time=run_time,
-        done=len(times),
+        done=len(known.times),
+        running=len(times) - len(known.times),
         is_cut=last.is_cut,
         refusal=end if isinstance(end, str) else "",
     )
 
 
-def _find_end(start: StartForecast, run_time: float | None) -> StartInterval | str:
+def _find_end(start: StartForecast, known: ProductLimit) -> StartInterval | str:
     """When the job that starts last ends; or why that is not known."""
     if start.interval is None:
         return "when its last job starts is not known"
+    run_time = known.find(0.5)
     if run_time is None:
-        return _NONE_DONE
+        return _MOST_RUN if known.times else _NONE_DONE
     most = start.interval.most
     return StartInterval(
         least=start.interval.least + run_time, most=None if most is None else most + run_time
     )
 
 
-def _find_end_of_started(started: StartedJobs, run_time: float | None, now: datetime) -> StartInterval | str:
+def _find_end_of_started(started: StartedJobs, known: ProductLimit, now: datetime) -> StartInterval | str:
     """The same where all have started."""
     if not started.count:
         return "no job of the group waits or runs"
-    if run_time is None:
+    if not known.times:
         return _NONE_DONE
-    left = run_time - ((now - started.last_at).total_seconds() if started.last_at else 0.0)
-    if left <= 0:
-        return "its running jobs take longer than half of those that are done"
-    return StartInterval(least=left, most=left)
+    so_far = (now - started.last_at).total_seconds() if started.last_at else 0.0
+    run_time = known.find(0.5, longer_than=so_far)
+    if run_time is None:
+        return "too few of its jobs are done that ran longer than the last one has so far"
+    return StartInterval(least=run_time - so_far, most=run_time - so_far)
 
 
 def _forecast_last(

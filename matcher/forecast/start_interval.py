@@ -5,14 +5,14 @@ Jobs that still wait count with the time so far, as in survival analysis: otherw
 soon would count. The levels of the quantiles move with the errors of past intervals, each end for itself, so
 that nine of ten hold also on days that are unlike those before.
 
-Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Observations, 1958; I. Gibbs and
-E. Candès, Adaptive Conformal Inference Under Distribution Shift, 2021.
+Source: I. Gibbs and E. Candès, Adaptive Conformal Inference Under Distribution Shift, 2021.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from matcher.forecast.product_limit import ProductLimit
 from taskqueue.past_forecasts import PastForecast, StartInterval
 
 #: Started jobs of past forecasts below which there is no interval.
@@ -47,30 +47,17 @@ def find_interval(estimate: float, past: Sequence[PastForecast]) -> StartInterva
         return None
     judged = [each.judged for each in past if each.judged is not None]
     early, late = (_MISSES + _STEP * sum(_MISSES - each[end] for each in judged) for end in (0, 1))
-    known = _accumulate(past)
+    known = ProductLimit((each.ratio, each.has_started) for each in past)
     least, most = _find_quantile(known, early), _find_quantile(known, 1 - late)
     end = None if most is None or most * estimate > LONGEST else most * estimate
     return StartInterval(least=min((least or 0.0) * estimate, LONGEST), most=end)
 
 
-def _accumulate(past: Iterable[PastForecast]) -> list[tuple[float, float]]:
-    """Ratios at which jobs started, in order, each with the share of forecasts that do not exceed it."""
-    ordered = sorted((each.ratio, not each.has_started) for each in past)
-    left = 1.0
-    found: list[tuple[float, float]] = []
-    for number, (ratio, is_open) in enumerate(ordered):
-        if not is_open:
-            left *= 1 - 1 / (len(ordered) - number)
-            found.append((ratio, 1 - left))
-    return found
-
-
-def _find_quantile(known: Sequence[tuple[float, float]], level: float) -> float | None:
+def _find_quantile(known: ProductLimit, level: float) -> float | None:
     """The ratio that a share of forecasts does not exceed; None: not known, too many of them still wait."""
     if level <= 0:
         return 0.0
-    for ratio, share in known:
-        if share >= level:
-            return ratio
-    last, share = known[-1]
-    return _BEYOND * last if share >= 1 - _MISSES else None
+    found = known.find(level)
+    if found is None and known.shares[-1] >= 1 - _MISSES:
+        return _BEYOND * known.times[-1]
+    return found

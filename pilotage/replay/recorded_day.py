@@ -85,7 +85,8 @@ STATUSES = (
 )
 ATTEMPTS = select(
     *(attempts.c[name] for name in ("job_id", "epoch", "stamp", "vo", "site", "ce", "queue")),
-    *(attempts.c[name] for name in ("opened_at", "closed_at", "processors", "ram_mb", "gpus")),
+    *(attempts.c[name] for name in ("opened_at", "lease_expires_at", "closed_at")),
+    *(attempts.c[name] for name in ("processors", "ram_mb", "gpus")),
 ).where(sql.is_listed(attempts.c.job_id))
 CLASSES = (
     select(task_queues.c.task_queue_id, requirement_classes.c.definition)
@@ -137,7 +138,8 @@ class Stay:
     since: datetime
     until: datetime | None  #: None: it still waits
     site: str = ""  #: where it was started; empty: it was not
-    seconds: float | None = None  #: that the slot was occupied; None: not known
+    seconds: float | None = None  #: that the slot was occupied, so far; None: it was in none
+    has_ended: bool = False  #: that was all of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +221,7 @@ def read_day(engine: Engine, *, begin: datetime, end: datetime, now: datetime) -
         _require_few(conn.execute(COUNT_SLOTS, {"begin": begin, "end": end}).scalar_one(), "slots")
         slots = day_record.list_slots(conn, since=begin, until=end)
         first, last = conn.execute(IDS).one()
-    reader = _JobReader(engine, day, {each.stamp: each for each in slots})
+    reader = _JobReader(engine, day, {each.stamp: each for each in slots}, now)
     if first is not None:
         for after in range(first - 1, last, _PAGE):
             reader.read_page(after)
@@ -330,9 +332,10 @@ def _count_starts(conn: Connection, begin: datetime, end: datetime) -> int:
 class _JobReader:
     """Reads jobs page by page, with their times of waiting and their attempts."""
 
-    def __init__(self, engine: Engine, day: RecordedDay, slots: Mapping[str, Slot]) -> None:
+    def __init__(self, engine: Engine, day: RecordedDay, slots: Mapping[str, Slot], now: datetime) -> None:
         self._engine = engine
         self._day = day
+        self._now = now
         self._slots = dict(slots)
         self._kinds: dict[JobKind, JobKind] = {}  # each once in memory
         self._of_task_queues: dict[int, RequirementClass | None] = {}
@@ -411,8 +414,10 @@ class _JobReader:
             stay = Stay(job_id=job.job_id, kind=kind, since=each.since, until=each.until)
             if attempt is not None:
                 stay.site = attempt.site
-                if attempt.closed_at is not None:
-                    stay.seconds = max(0.0, (attempt.closed_at - attempt.opened_at).total_seconds())
+                # A copy may be older than now: no job is known to have run for longer than its lease.
+                until = attempt.closed_at or min(self._now, attempt.lease_expires_at)
+                stay.seconds = max(0.0, (until - attempt.opened_at).total_seconds())
+                stay.has_ended = attempt.closed_at is not None
             day.stays.append(stay)
 
     def _add_attempt(self, job: Row[Any], kind: JobKind, attempt: Row[Any]) -> None:

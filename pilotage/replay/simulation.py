@@ -5,10 +5,10 @@ closures and advertisements hold from when they held; which job a slot gets, the
 database of the replay, together with the agents for pools and weights. Events of one second are one batch, as
 they are of a busy service. All draws are those of a seed: the same day is replayed alike.
 
-A job occupies its slot as long as it did. How long those would have that never ran is drawn from the others
-of their class, else of their group, their VO, or all. A pilot asks again when a job ends, and without a job
-as idle pilots do. Its slot is there as long as it was: another configuration makes no other pilots come. What
-a site advertises is what it did, too.
+A job occupies its slot as long as it did. What is not known of that is drawn from the others of its class,
+else of its group, its VO, or all; of a job that still runs, from those that took longer than it has so far. A
+pilot asks again when a job ends, and without a job as idle pilots do. Its slot is there as long as it was:
+another configuration makes no other pilots come. What a site advertises is what it did, too.
 """
 
 import heapq
@@ -33,6 +33,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.answer_recorder import AnswerRecorder
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import NO_TASK_QUEUE, Matcher
+from matcher.forecast.product_limit import Observed, ProductLimit
 from matcher.request import queue_offer
 from matcher.request.match_request import RETRY_AFTER, MatchCaller, MatchRequest, core_tags
 from pilotage.replay import replay_database
@@ -59,8 +60,10 @@ _WEIGHED: Final = 120.0
 _MAPPED: Final = 600.0
 #: Seconds in which the time that a pilot offers changes, see `pilotage.fabric.pilot.offer`.
 _OFFERED: Final = 300
-#: Of a job, if none at all has run.
+#: Of a job, if none at all has ended.
 _ANY_SECONDS: Final = 3600.0
+#: Ended jobs of one kind below which a time is drawn from a wider one.
+_FEW: Final = 5
 #: Times of waiting of one job that have ids of their own.
 _STAYS: Final = 1 << 10
 
@@ -218,7 +221,8 @@ class Simulation:
         self._weights = PriorityState()
         self._heap: list[tuple[float, int, int, Any]] = []
         self._numbers = 0
-        self._seconds = _draw_seconds(day.stays, Random(seed))
+        times, random = RunTimes(day.stays), Random(seed)
+        self._seconds = [times.draw(each, random) for each in day.stays]
         self._ids = _number_jobs(day.stays)
         self._stays = {job_id: number for number, job_id in enumerate(self._ids)}
         self._waiting: set[int] = set()
@@ -586,19 +590,36 @@ def _number_jobs(stays: Sequence[Stay]) -> list[int]:
     return found
 
 
-def _draw_seconds(stays: Sequence[Stay], random: Random) -> list[float]:
-    """How long each job occupies its slot: as it did, else as one of its like did."""
-    known: defaultdict[object, list[float]] = defaultdict(list)
-    for each in stays:
-        if each.seconds is not None:
-            for like in _list_like(each):
-                known[like].append(each.seconds)
-    return [
-        each.seconds
-        if each.seconds is not None
-        else next((random.choice(known[like]) for like in _list_like(each) if like in known), _ANY_SECONDS)
-        for each in stays
-    ]
+class RunTimes:
+    """How long jobs occupy their slots, by what they have in common."""
+
+    def __init__(self, stays: Sequence[Stay]) -> None:
+        self._observed: defaultdict[object, list[Observed]] = defaultdict(list)
+        self._known: dict[object, ProductLimit] = {}
+        for each in stays:
+            if each.seconds is not None:
+                observed = each.seconds, each.has_ended
+                for like in _list_like(each):
+                    self._observed[like].append(observed)
+
+    def draw(self, stay: Stay, random: Random) -> float:
+        """The time of one: as it was, else a likely one that is longer than what is known of it."""
+        if stay.seconds is not None and stay.has_ended:
+            return stay.seconds
+        so_far = stay.seconds or 0.0
+        known = map(self._find, _list_like(stay))
+        like = next((each for each in known if each.count_longer(so_far) >= _FEW), self._find(None))
+        found = like.find(1 - random.random(), longer_than=so_far)
+        if found is not None:
+            return found
+        # Beyond all that is known jobs end at one rate.
+        last = max([so_far, *like.times[-1:]])
+        return last + random.expovariate(1.0) * (_ANY_SECONDS if like.mean is None else like.mean)
+
+    def _find(self, like: object) -> ProductLimit:
+        if like not in self._known:
+            self._known[like] = ProductLimit(self._observed.get(like, ()))
+        return self._known[like]
 
 
 def _list_like(stay: Stay) -> Sequence[object]:

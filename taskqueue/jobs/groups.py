@@ -6,7 +6,7 @@ Both look at the newest jobs only, so that their cost does not grow with the his
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
 
@@ -23,7 +23,7 @@ Group = TypeVar("Group")
 #: Newest failed jobs that are grouped, and newest jobs of each status that are counted for job groups.
 MAX_FAILED = 20_000
 MAX_OF_STATUS = 20_000
-#: Newest done jobs of a group whose run times are read.
+#: Jobs of a group, evenly from the newest ones, whose run times are read.
 MAX_RUN_TIMES = 1000
 
 
@@ -88,6 +88,13 @@ class StartedJobs:
 
     count: int
     last_at: datetime | None  #: latest start; None: none has started yet
+
+
+class RunTime(NamedTuple):
+    """How long a job has run."""
+
+    seconds: float
+    is_done: bool  #: if not, it still runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,14 +204,27 @@ def count_started(conn: Connection, which: JobSelector) -> StartedJobs:
     return StartedJobs(count=row[0], last_at=row[1])
 
 
-def list_run_times(conn: Connection, which: JobSelector) -> list[float]:
-    """Seconds from start to end of the newest done jobs."""
-    seen, rest = _newest(conn, which.where(STATUS, PARTS["done"]), MAX_OF_STATUS)
+def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> list[RunTime]:
+    """Run times of the newest done and running jobs, or of each second, third … of them if they are many."""
+    seen, rest = _newest(conn, which.where(STATUS, {*PARTS["done"], *_STARTED}), MAX_OF_STATUS)
     if seen is None:
         return []
-    has_run = (seen.c.started_at.is_not(None), seen.c.ended_at.is_not(None), *rest.clauses(seen))
-    times = select(seen.c.started_at, seen.c.ended_at).where(*has_run).order_by(seen.c.job_id.desc())
-    return [(end - start).total_seconds() for start, end in conn.execute(times.limit(MAX_RUN_TIMES))]
+    is_done = seen.c.status.in_(PARTS["done"])
+    has_run = (seen.c.started_at.is_not(None), ~is_done | seen.c.ended_at.is_not(None), *rest.clauses(seen))
+    number = func.row_number().over(order_by=seen.c.job_id.desc()) - 1
+    numbered = (
+        select(seen.c.started_at, seen.c.ended_at, is_done.label("is_done"))
+        .add_columns(number.label("number"), func.count().over().label("count"))
+        .where(*has_run)
+        .subquery()
+    )
+    found = numbered.c
+    one_of = (found["count"] - 1) // MAX_RUN_TIMES + 1
+    times = select(found.started_at, found.ended_at, found.is_done).where(found.number % one_of == 0)
+    return [
+        RunTime(seconds=((end if is_done else now) - start).total_seconds(), is_done=bool(is_done))
+        for start, end, is_done in conn.execute(times)
+    ]
 
 
 def _newest(conn: Connection, which: JobSelector, most: int) -> tuple[Subquery | None, JobSelector]:

@@ -87,8 +87,10 @@ class EndAnswer(BaseModel):
     )
     earliest: datetime | None = Field(description="Probable end of the last job; null: there is no forecast.")
     latest: datetime | None = Field(description="Null: there is no forecast, or no end is known.")
-    run_time: float | None = Field(description="Median of the done jobs, in seconds; null: none is done.")
-    done: int = Field(description="Number of done jobs of which this is the median, at most 1,000.")
+    run_time: float | None = Field(
+        description="Median in seconds, for which jobs that still run count, too; null: too few are done."
+    )
+    done: int = Field(description="Number of done jobs by which it is known, at most 1,000.")
     text: str = Field(description="For people; if there is no forecast, why.")
 
 

@@ -51,6 +51,13 @@ def put_ended(conn: Connection, now: datetime, minutes: Iterable[int]) -> None:
         stored_rows.force(conn, job_id, status=JobStatus.DONE.value, due_at=None, job_group="scan", **ran)
 
 
+def put_running(conn: Connection, now: datetime, minutes: int) -> None:
+    """A job of the group that has run so long."""
+    [job_id] = stored_rows.job_ids(conn, now, 1)
+    started = {"started_at": now - minutes * MINUTE, "job_group": "scan", "due_at": None}
+    stored_rows.force(conn, job_id, status=JobStatus.RUNNING.value, **started)
+
+
 def record(conn: Connection, now: datetime) -> None:
     """Each class started ten jobs, one in 10 minutes, the other in 20; all forecasts were right."""
     pilots.bind_queues(conn, [FirstRequest(stamp="p", vo="lhcb", queue=LONG)], now=now)
@@ -86,9 +93,7 @@ def test_the_end_is_the_last_start_of_all_task_queues_and_the_median_run_time(
         put_ended(conn, now, (10, 30, 999))
     found = forecast(engine, now)
     assert (found.end, found.run_time, found.done) == (StartInterval(least=4200.0, most=4200.0), 1800.0, 3)
-    assert found.text.endswith(
-        " Done probably in about 70 min: half of the last 3 done jobs ran 30 min or more."
-    )
+    assert found.text.endswith(" Done probably in about 70 min: by 3 done jobs, half run 30 min or more.")
 
 
 def test_the_user_s_priority_decides_which_job_is_the_last(engine: Engine, now: datetime) -> None:
@@ -122,17 +127,53 @@ def test_it_is_refused_with_the_job_whose_start_is_not_known(engine: Engine, now
 def test_a_group_whose_jobs_have_all_started(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         for minutes in (50, 10):
-            [job_id] = stored_rows.job_ids(conn, now, 1)
-            started = {"started_at": now - minutes * MINUTE, "job_group": "scan", "due_at": None}
-            stored_rows.force(conn, job_id, status=JobStatus.RUNNING.value, **started)
+            put_running(conn, now, minutes)
     assert forecast(engine, now).refusal.startswith("none of its jobs is done")
     with database.writing(engine) as conn:
         put_ended(conn, now, (30,))
     found = forecast(engine, now)
-    assert found.text == "Done probably in about 20 min: the one job that is done ran 30 min or more."
-    assert forecast(engine, now + 20 * MINUTE).refusal == (
-        "its running jobs take longer than half of those that are done"
+    assert found.text == (
+        "Done probably in about 20 min: by 1 done job and 2 running, half run 30 min or more."
     )
+    assert forecast(engine, now + 20 * MINUTE).refusal == (
+        "too few of its jobs are done that ran longer than the last one has so far"
+    )
+
+
+def test_jobs_that_still_run_count_as_longer(engine: Engine, now: datetime) -> None:
+    """Of ten three took 10, 20, 30 min, and the others are at it for 40; then come four of 50 and more."""
+    with database.writing(engine) as conn:
+        put(conn, now, 12)
+        record(conn, now)
+        put_ended(conn, now, (10, 20, 30))
+        for _ in range(7):
+            put_running(conn, now, 40)
+    found = forecast(engine, now)
+    assert (found.run_time, found.done, found.running) == (None, 3, 7)
+    assert found.refusal == "most of its jobs still run, so how long they take is not known"
+    with database.writing(engine) as conn:
+        put_ended(conn, now, (50, 60, 70, 80))
+    found = forecast(engine, now)
+    assert (found.run_time, found.done, found.running) == (
+        60 * 60.0,
+        7,
+        7,
+    )  # 11 of 14, ¾, ⅔ of them run longer
+    assert found.text.endswith("by 7 done jobs and 7 running, half run 60 min or more.")
+
+
+def test_of_many_run_times_an_even_part_is_read(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many run, the share of those that are done stays."""
+    monkeypatch.setattr(groups, "MAX_RUN_TIMES", 5)
+    with database.writing(engine) as conn:
+        for _ in range(6):
+            put_ended(conn, now, (10,))
+            put_running(conn, now, 20)
+            put_running(conn, now, 20)
+        times = groups.list_run_times(conn, SCAN, now=now)
+    assert sorted(times) == [(600.0, True), *[(1200.0, False)] * 4]
 
 
 def test_its_cost_does_not_grow_with_the_jobs(
