@@ -8,18 +8,17 @@ The row of a task queue or class is locked first, and checked for use in a later
 waits long for the other, and no job is left without its task queue.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
-    BigInteger,
     BindParameter,
     ColumnElement,
     Connection,
     Delete,
+    Row,
     Select,
     Table,
     and_,
@@ -27,13 +26,11 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    literal,
     or_,
     select,
     text,
     tuple_,
     union,
-    union_all,
     update,
 )
 
@@ -97,9 +94,8 @@ has_open_attempt = exists().where(attempts.c.job_id == jobs.c.job_id, attempts.c
 
 _is_over = and_(
     sql.is_listed(jobs.c.job_id),
-    jobs.c.vo == bindparam("the_vo"),
-    jobs.c.status.in_(bindparam("statuses", expanding=True)),
-    jobs.c.updated_at < _BEFORE,
+    jobs.c.status.in_(sorted(FINAL)),
+    jobs.c.updated_at < sql.time_of_key("before_by_vo", jobs.c.vo),
     ~has_open_attempt,
     is_counted,
 )
@@ -252,91 +248,76 @@ REMOVE_PILOTS = _delete_some(
 )
 
 
-@cache
-def select_ended(statuses: frozenset[JobStatus]) -> Select[int, datetime]:
-    """Select the next jobs that ended in one of these statuses, the first to end first.
+_SINCE = bindparam("since", type_=jobs.c.updated_at.type)
+#: Of one status, in the order of the index: with several in one condition each page would sort all jobs.
+ENDED_JOBS = (
+    select(jobs.c.job_id, jobs.c.updated_at)
+    .where(jobs.c.status == bindparam("status"), text(ENDED))
+    .where(jobs.c.updated_at >= _SINCE, jobs.c.updated_at < _BEFORE)
+    .where(or_(jobs.c.updated_at > _SINCE, jobs.c.job_id > bindparam("after")))
+    .order_by(jobs.c.updated_at, jobs.c.job_id)
+    .limit(_LIMIT)
+)
 
-    The index has an order within a status only: with all in one condition each page would sort all jobs.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedWindow:
+    """The jobs of all VOs that are in a final status since a span of time, the first to end first."""
+
+    status: JobStatus
+    since: datetime
+    before: datetime
+    after: int = 0  #: of those that ended at `since`, only the ones beyond this id
+
+    def read(self, conn: Connection, *, most: int) -> tuple[list[int], "EndedWindow | None"]:
+        """The first `most` of them, and the window of those that follow; None: there are no more."""
+        values = {"status": self.status, "since": self.since, "before": self.before, "after": self.after}
+        rows = conn.execute(ENDED_JOBS, {**values, "limit": most}).all()
+        rest = None
+        if len(rows) == most:
+            rest = replace(self, since=rows[-1].updated_at, after=rows[-1].job_id)
+        return [row.job_id for row in rows], rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldJobs:
+    """Those of some jobs that ended before the time of their VO, and have no open attempt.
+
+    Jobs of VOs without a time are not among them, nor those whose log one of the readers has not read.
     """
-    since, after = bindparam("since", type_=jobs.c.updated_at.type), bindparam("after", type_=BigInteger)
-    is_further = and_(jobs.c.updated_at >= since, or_(jobs.c.updated_at > since, jobs.c.job_id > after))
-    in_order = (
-        select(jobs.c.job_id, jobs.c.updated_at)
-        .where(jobs.c.status == literal(status.value, literal_execute=True), text(ENDED))
-        .where(is_further, jobs.c.updated_at < _BEFORE)
-        .order_by(jobs.c.updated_at, jobs.c.job_id)
-        .limit(_LIMIT)
-        .subquery()
-        for status in sorted(statuses)
-    )
-    every = union_all(*map(select, in_order)).subquery()
-    ended = select(every.c.job_id, every.c.updated_at)
-    return ended.order_by(every.c.updated_at, every.c.job_id).limit(_LIMIT)
+
+    job_ids: Collection[int]
+    before: Mapping[str, datetime]  #: by VO
+    readers: Collection[str]
+
+    def select(self, conn: Connection, statement: Select[*tuple[Any, ...]]) -> Sequence[Row[Any]]:
+        """Rows of a statement with the condition on old jobs, such as `OLD_JOBS`."""
+        values = {"ids": sorted(self.job_ids), "before_by_vo": self.before, "readers": sorted(self.readers)}
+        return conn.execute(statement, values).all()
 
 
-@dataclass(slots=True, kw_only=True)
-class EndedSearch:
-    """A search through the ended jobs of all VOs, the first to end first, that goes on where it stopped.
-
-    A statement reads so many jobs, whatever is left of them: none is read twice, however many are passed
-    over since nothing of them is to be deleted.
-    """
-
-    statuses: frozenset[JobStatus] = FINAL
-    since: datetime = LONG_AGO  #: jobs that ended before have been read, or are not looked for
-    after: int = 0  #: of those that ended at `since`, the ones up to this id have been read
-
-    def read_on(self, conn: Connection, *, before: datetime, most: int) -> list[int]:
-        """The next jobs that ended before that time; fewer than `most`: there are no more."""
-        values = {"since": self.since, "after": self.after, "before": before, "limit": most}
-        rows = conn.execute(select_ended(self.statuses), values).all()
-        if rows:
-            self.since, self.after = rows[-1].updated_at, rows[-1].job_id
-        return [row.job_id for row in rows]
-
-
-def remove_jobs(
-    conn: Connection,
-    job_ids: Collection[int],
-    *,
-    vo: str,
-    before: datetime,
-    readers: Collection[str],
-    statuses: Collection[JobStatus] = FINAL,
-) -> int:
-    """Delete those of the jobs that are the VO's and ended before that time; how many.
+def remove_jobs(conn: Connection, old: OldJobs) -> int:
+    """Delete jobs; how many.
 
     Their attempts and unshared descriptions go with them, and their log; one in partitions has no foreign
-    key to the job: its rows go with their partition. Those stay whose log one of the `readers` has not read.
+    key to the job: its rows go with their partition.
     """
-    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
-    old = conn.execute(OLD_JOBS, {**values, "statuses": sorted(statuses)}).all()
-    if old:
-        found = [row.job_id for row in old]
+    rows = old.select(conn, OLD_JOBS)
+    if rows:
+        found = [row.job_id for row in rows]
         conn.execute(REMOVE_WAITING, {"ids": found})
         conn.execute(REMOVE_JOBS, {"ids": found})
-        job_descriptions.remove_unused(conn, {row.description_id for row in old})
-    return len(old)
+        job_descriptions.remove_unused(conn, {row.description_id for row in rows})
+    return len(rows)
 
 
-def remove_logs(
-    conn: Connection,
-    job_ids: Collection[int],
-    *,
-    vo: str,
-    before: datetime,
-    readers: Collection[str],
-    statuses: Collection[JobStatus] = FINAL,
-) -> int:
-    """Delete log, parameters and local jobs of the VO's jobs that ended before that time.
+def remove_logs(conn: Connection, old: OldJobs) -> int:
+    """Delete log, parameters and local jobs of jobs; of how many.
 
-    Returns of how many. Those stay whose log one of the `readers` has not read. A log in partitions stays
-    until those are dropped (`log_retention`).
+    A log in partitions stays until those are dropped (`log_retention`).
     """
-    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
     is_partitioned = log_partitions.is_partitioned(conn)
-    statement = OLD_DETAILS if is_partitioned else OLD_LOGS
-    found = list(conn.execute(statement, {**values, "statuses": sorted(statuses)}).scalars())
+    found = [row.job_id for row in old.select(conn, OLD_DETAILS if is_partitioned else OLD_LOGS)]
     if found:
         wait_times.store_waits(conn, found)
         if not is_partitioned:
@@ -346,22 +327,10 @@ def remove_logs(
     return len(found)
 
 
-def detach_outputs(
-    conn: Connection,
-    job_ids: Collection[int],
-    *,
-    vo: str,
-    before: datetime,
-    readers: Collection[str],
-    statuses: Collection[JobStatus] = FINAL,
-) -> int:
-    """Unset the outputs of those of the jobs that are the VO's and ended before that time.
-
-    Returns of how many attempts. `remove_blobs` deletes the archives.
-    """
-    values = {"ids": sorted(job_ids), "the_vo": vo, "before": before, "readers": sorted(readers)}
-    over = list(conn.execute(OVER, {**values, "statuses": sorted(statuses)}).scalars())
-    return conn.execute(DETACH_OUTPUTS, {"ids": over}).rowcount if over else 0
+def detach_outputs(conn: Connection, old: OldJobs) -> int:
+    """Unset the outputs of jobs; of how many attempts. `remove_blobs` deletes the archives."""
+    found = [row.job_id for row in old.select(conn, OVER)]
+    return conn.execute(DETACH_OUTPUTS, {"ids": found}).rowcount if found else 0
 
 
 def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:

@@ -5,9 +5,9 @@ Deletion is in small transactions, which may be repeated or interrupted: the nex
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
 from types import MappingProxyType
@@ -17,17 +17,17 @@ from sqlalchemy import Connection, Engine
 
 from agents import accounting, dependencies, leader
 from agents.leader import Leadership
-from agents.retention import log_partitions
+from agents.retention import ended_jobs, log_partitions
+from agents.retention.ended_jobs import EndedPass
 from agents.retention.log_partitions import LogAges
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
-from requirements.states import FINAL, JobStatus
 from taskqueue import blobs, ownership, retention
 from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import hardware, pilots
-from taskqueue.retention import EndedSearch, UnusedSearch
+from taskqueue.retention import UnusedSearch
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -50,11 +50,6 @@ _PAGE: Final = 50_000
 _PAGES: Final = 200
 #: Minimum retention of the service's uptime records.
 _UPTIME: Final = timedelta(days=1)
-#: From the deletion of a job by its owner to that of its rows.
-_DELETED: Final = timedelta(days=1)
-_OF_DELETED: Final = frozenset({JobStatus.DELETED})
-#: From the end of a job until its log is counted.
-_LATE: Final = timedelta(hours=1)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
@@ -86,23 +81,13 @@ LogReader = Callable[..., object]
 
 
 @dataclass(slots=True)
-class EndedPass:
-    """How far ended jobs have been read for one VO. The first pass of a day begins with the oldest."""
-
-    search: EndedSearch | None = None  #: None: nothing was read, or the last try failed
-    began: date | None = None  #: when the search began with the oldest
-    is_over: bool = False  #: all that were old enough have been read
-
-
-@dataclass(slots=True)
 class RetentionState:
     """What a process remembers from cycle to cycle; empty in a new one."""
 
     #: Whether another cycle of the process follows. If none does, a cycle goes through all ended jobs: the
     #: next process would begin with the oldest again.
     has_next: bool = True
-    #: By kind of data, statuses and VO.
-    ended: dict[tuple[str, frozenset[JobStatus], str], EndedPass] = field(default_factory=dict)
+    ended: EndedPass = field(default_factory=EndedPass)
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
 
@@ -147,10 +132,17 @@ def cycle(
                 read(engine, now=now, holder=f"{holder} {NAME}")
         with database.reading(engine) as conn:
             vos = sorted(ownership.list_vos(conn))
-        of_vos = leadership.serve_each(
-            vos, lambda vo: _remove_of_vo(leadership, config, vo, store, searched, readers)
+        removed: Counter[str] = Counter()
+        cutoffs = leadership.serve_each(
+            vos, lambda vo: ended_jobs.find_cutoffs(options_for(config, vo).retention, now)
         )
-        removed = sum(of_vos.values(), Counter[str]())
+        most = _LIMIT * _ROUNDS if searched.has_next else sys.maxsize
+        with leadership.isolating("the pass over ended jobs failed, the rest is continued"):
+            removed += ended_jobs.remove(
+                leadership, searched.ended, cutoffs, readers=readers, limit=_LIMIT, most=most
+            )
+        of_vos = leadership.serve_each(cutoffs, lambda vo: _remove_of_vo(leadership, config, vo, store))
+        removed = sum(of_vos.values(), removed)
         with leadership.isolating("the partitions of the job log failed, the rest is continued"):
             log_partitions.tend(leadership)
             removed += _clear_log(leadership, config, vos, searched, readers)
@@ -212,73 +204,19 @@ def _clear_log(
 
 
 def _remove_of_vo(
-    leadership: Leadership,
-    config: Configuration,
-    vo: str,
-    store: BlobStore | None,
-    searched: RetentionState,
-    readers: frozenset[str],
+    leadership: Leadership, config: Configuration, vo: str, store: BlobStore | None
 ) -> Counter[str]:
     removed: Counter[str] = Counter()
     keep = options_for(config, vo).retention
     before = leadership.now - timedelta(days=keep.jobs)
     remove_pilots = partial(retention.remove_pilots, vo=vo, before=before, limit=_LIMIT)
     removed["pilots"] += _repeat_step(leadership, remove_pilots)
-    age_of_jobs = timedelta(days=keep.jobs)
-    for name, remove_some, age, statuses in (
-        ("outputs", retention.detach_outputs, timedelta(days=keep.outputs), FINAL),
-        ("jobs", retention.remove_jobs, age_of_jobs, FINAL),
-        ("jobs", retention.remove_jobs, min(_DELETED, age_of_jobs), _OF_DELETED),
-        ("logs", retention.remove_logs, timedelta(days=keep.logs), FINAL),
-    ):
-        ended = searched.ended.setdefault((name, statuses, vo), EndedPass())
-        step = partial(remove_some, vo=vo, before=leadership.now - age, readers=readers, statuses=statuses)
-        removed[name] += _remove_ended(
-            leadership,
-            ended,
-            step,
-            age=age,
-            statuses=statuses,
-            rounds=_ROUNDS if searched.has_next else sys.maxsize,
-        )
     before = leadership.now - timedelta(days=keep.sandboxes)
     remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
     removed["blobs"] += _remove_blobs(leadership, remove, store)
     quota = options_for(config, vo).limits.output_quota
     remove = partial(retention.remove_outputs, vo=vo, quota=quota, before=leadership.now, limit=_LIMIT)
     removed["outputs over quota"] += _remove_blobs(leadership, remove, store)
-    return removed
-
-
-def _remove_ended(
-    leadership: Leadership,
-    ended: EndedPass,
-    remove: Callable[[Connection, Collection[int]], int],
-    *,
-    age: timedelta,
-    statuses: frozenset[JobStatus],
-    rounds: int,
-) -> int:
-    """Go on through the jobs that ended longer ago than `age`.
-
-    Once a day from the oldest on, for what was kept then may go now; else from the last ones on.
-    """
-    now, search = leadership.now, ended.search
-    if search is None or (ended.is_over and ended.began != now.date()):
-        search, ended.began = EndedSearch(statuses=statuses), now.date()
-    elif ended.is_over:
-        search = EndedSearch(statuses=statuses, since=search.since - _LATE)
-    ended.search = None
-    removed = 0
-
-    def remove_some(conn: Connection) -> int:
-        nonlocal removed
-        job_ids = search.read_on(conn, before=now - age, most=_LIMIT)
-        removed += remove(conn, job_ids)
-        return len(job_ids)
-
-    read = leadership.repeat(remove_some, most=_LIMIT, rounds=rounds)
-    ended.search, ended.is_over = search, read < _LIMIT * rounds
     return removed
 
 

@@ -18,6 +18,7 @@ from taskqueue.accounting.log_reader import ConcurrentReadError
 from taskqueue.accounting.time_series import StatusSeries
 from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log
+from taskqueue.retention import OldJobs
 from taskqueue.schema.tables import log_readers
 from tests.support import concurrency, crashes, databases
 from tests.support.factories import accounted_jobs, queued_jobs, stored_rows
@@ -204,13 +205,13 @@ def test_what_is_not_counted_is_not_removed(engine: Engine, now: datetime) -> No
     with database.writing(engine) as conn:
         job_ids = accounted_jobs.put(conn, now, 2)
         control.kill_jobs(conn, job_ids, source="test", now=now)
-        old = {"vo": "lhcb", "before": now + HOUR, "readers": accounting.READERS}
-        assert removal.remove_jobs(conn, job_ids, **old) == 0
-        assert removal.remove_logs(conn, job_ids, **old) == 0
+        old = OldJobs(job_ids=job_ids, before={"lhcb": now + HOUR}, readers=accounting.READERS)
+        assert removal.remove_jobs(conn, old) == 0
+        assert removal.remove_logs(conn, old) == 0
     _cycle(engine, now + HOUR)
     with database.writing(engine) as conn:
-        assert removal.remove_logs(conn, job_ids, **old) == 2
-        assert removal.remove_jobs(conn, job_ids, **old) == 2
+        assert removal.remove_logs(conn, old) == 2
+        assert removal.remove_jobs(conn, old) == 2
     _cycle(engine, now + 2 * HOUR)
     assert _series(engine, now).came[S.KILLED][0] == 2
 
@@ -224,7 +225,8 @@ def test_a_reader_of_a_plugin_that_was_left_out_holds_nothing_back(engine: Engin
 
     def remove(readers: frozenset[str]) -> int:
         with database.writing(engine) as conn:
-            return removal.remove_jobs(conn, job_ids, vo="lhcb", before=now + HOUR, readers=readers)
+            old = OldJobs(job_ids=job_ids, before={"lhcb": now + HOUR}, readers=readers)
+            return removal.remove_jobs(conn, old)
 
     assert [remove(accounting.READERS | {"tides"}), remove(accounting.READERS)] == [0, 1]
 

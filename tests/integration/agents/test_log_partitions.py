@@ -18,6 +18,7 @@ from taskqueue.db.log_partitions import AHEAD, REST
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
 from taskqueue.jobs.log import LogFeed
+from taskqueue.retention import OldJobs
 from taskqueue.schema.tables import job_log, job_waits, log_readers
 from tests.support import crashes
 from tests.support.factories import queued_jobs, stored_rows
@@ -234,8 +235,8 @@ def test_the_feed_skips_rows_of_jobs_that_are_gone(partitioned: Engine, now: dat
 def test_jobs_go_at_their_time_and_their_log_later(partitioned: Engine, now: datetime) -> None:
     _go_to(partitioned, 1)
     job_id = _put(partitioned, now - OLD)
-    values = {"vo": "lhcb", "before": now, "readers": ()}
+    old = OldJobs(job_ids=[job_id], before={"lhcb": now}, readers=())
     with database.writing(partitioned) as conn:
-        assert removal.remove_logs(conn, [job_id], **values) == 0
-        assert removal.remove_jobs(conn, [job_id], **values) == 1
+        assert removal.remove_logs(conn, old) == 0
+        assert removal.remove_jobs(conn, old) == 1
     assert _jobs_in(partitioned) == [job_id]

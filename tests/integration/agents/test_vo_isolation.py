@@ -7,25 +7,25 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, update
 
 from agents import lost_jobs, pools, priorities
 from agents.leader import LeadershipLostError
-from agents.retention import retention
+from agents.retention import ended_jobs, retention
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
 from requirements.resource import Location
 from requirements.states import JobStatus
-from taskqueue import retention as removal
 from taskqueue.db import database
 from taskqueue.leases import assignment, opening
 from taskqueue.leases.opening import LeaseHolder
-from tests.support.factories import pilot_reports
+from taskqueue.retention import OldJobs
+from taskqueue.schema.tables import attempts
+from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories.stored_rows import service_up
 from tests.support.factories.submitted_jobs import GRID, OPERATOR, grid, job, submit, way
 
@@ -110,17 +110,21 @@ def test_a_vo_whose_rows_take_too_long_keeps_none_of_the_others(
     postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = database.connect(postgres_url)
-    run(engine, now)
-    remove_logs, served = removal.remove_logs, []
+    ids = run(engine, now)
+    with database.writing(engine) as conn:
+        conn.execute(update(attempts).values(closed_at=now, closed_as="finished"))
+        for job_id in ids:
+            stored_rows.force(conn, job_id, status="Done", updated_at=now - timedelta(days=40))
+    remove_logs, served = ended_jobs.REMOVALS["logs"], []
 
-    def remove_slowly(conn: Connection, job_ids: list[int], *, vo: str, **bounds: Any) -> int:
-        if vo == "evil":
+    def remove_slowly(conn: Connection, old: OldJobs) -> int:
+        if "evil" in old.before:
             conn.exec_driver_sql("SET LOCAL statement_timeout = 1")
             conn.exec_driver_sql("SELECT pg_sleep(60)")
-        served.append(vo)
-        return remove_logs(conn, job_ids, vo=vo, **bounds)
+        served.append(*old.before)
+        return remove_logs(conn, old)
 
-    monkeypatch.setattr(removal, "remove_logs", remove_slowly)
+    monkeypatch.setitem(ended_jobs.REMOVALS, "logs", remove_slowly)  # type: ignore[misc]
     result = retention.cycle(engine, grid(), now=now, holder="me")
     engine.dispose()
     assert result is not None

@@ -1,11 +1,14 @@
 """What goes when it is old, and what stays."""
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Engine, Table, func, insert, select, update
 
+from agents.retention import ended_jobs
 from agents.retention import retention as agent
 from cs_config.errors import VersionRemoved
 from cs_config.tree.configuration import Configuration
@@ -18,7 +21,7 @@ from taskqueue.db import database
 from taskqueue.errors import JobNotFound
 from taskqueue.jobs import jobs, log
 from taskqueue.pilots import pilots, search
-from taskqueue.retention import EndedSearch
+from taskqueue.retention import LONG_AGO, EndedWindow, OldJobs
 from taskqueue.schema.tables import (
     attempts,
     descriptions,
@@ -28,6 +31,7 @@ from taskqueue.schema.tables import (
     revoked_tokens,
     submit_pools,
 )
+from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
 from tests.support import concurrency, databases
@@ -56,9 +60,15 @@ def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 
 
 
 def _remove_jobs(conn: Connection, now: datetime, *, vo: str = "lhcb", limit: int = 100) -> int:
-    before = now - DAY
-    job_ids = EndedSearch().read_on(conn, before=before, most=limit)
-    return retention.remove_jobs(conn, job_ids, vo=vo, before=before, readers=())
+    job_ids: list[int] = []
+    for status in sorted(FINAL):
+        window = EndedWindow(status=status, since=LONG_AGO, before=now - DAY)
+        job_ids += window.read(conn, most=limit)[0]
+    return retention.remove_jobs(conn, _ended(job_ids, now - DAY, vo=vo))
+
+
+def _ended(job_ids: Collection[int], before: datetime, *, vo: str = "lhcb") -> OldJobs:
+    return OldJobs(job_ids=job_ids, before={vo: before}, readers=())
 
 
 @pytest.mark.parametrize("status", JobStatus)
@@ -134,9 +144,9 @@ def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> No
 def test_logs_may_go_before_their_jobs(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         old, running = _old(conn, JobStatus.DONE, now), _old(conn, JobStatus.RUNNING, now)
-        both = [old, running]
-        assert retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=()) == 1
-        assert retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=()) == 0
+        both = _ended([old, running], now - DAY)
+        assert retention.remove_logs(conn, both) == 1
+        assert retention.remove_logs(conn, both) == 0
         assert (log.read_log(conn, old), len(log.read_log(conn, running))) == ([], 1)
         assert jobs.get_job(conn, old)
 
@@ -178,20 +188,18 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
 class Reads:
     """The ended jobs that the agent reads, transaction by transaction, by the ids of the last cycle."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, before: datetime, limit: int, rounds: int) -> None:
-        self._before = before  #: of the search that is looked at
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, limit: int, rounds: int) -> None:
         self.pages: list[list[int]] = []
         monkeypatch.setattr(agent, "_LIMIT", limit)
         monkeypatch.setattr(agent, "_ROUNDS", rounds)
-        read_on = EndedSearch.read_on
+        read = EndedWindow.read
 
-        def note(search: EndedSearch, conn: Connection, **bounds: Any) -> list[int]:
-            page = read_on(search, conn, **bounds)
-            if search.statuses == FINAL and bounds["before"] == self._before:
-                self.pages.append(page)
-            return page
+        def note(window: EndedWindow, conn: Connection, *, most: int) -> tuple[list[int], EndedWindow | None]:
+            page, rest = read(window, conn, most=most)
+            self.pages.append(page)
+            return page, rest
 
-        monkeypatch.setattr(EndedSearch, "read_on", note)
+        monkeypatch.setattr(EndedWindow, "read", note)
 
     def take(self) -> list[int]:
         """Those since the last call."""
@@ -209,21 +217,95 @@ def test_a_search_reads_each_job_once_however_many_have_nothing_to_delete(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a backlog whose logs have gone each cycle reads as much as the one before."""
-    reads = Reads(monkeypatch, before=now - DAY, limit=3, rounds=4)
+    reads = Reads(monkeypatch, limit=3, rounds=4)
     ended = sorted(FINAL - {JobStatus.DELETED})
     with database.writing(engine) as conn:
         at_once = [_old(conn, ended[number % len(ended)], now) for number in range(30)]
         later = [_old(conn, ended[number % len(ended)], now, age=2 * DAY - HOUR) for number in range(10)]
         both = at_once + later
-        retention.remove_logs(conn, both, vo="lhcb", before=now - DAY, readers=())
+        retention.remove_logs(conn, _ended(both, now - DAY))
     memory, found, behind = agent.RetentionState(), list[list[int]](), True
     while behind:
         result = agent.cycle(engine, _retain(Logs=1, Jobs=1000), now=now, holder="me", memory=memory)
         assert result is not None
         behind = result.is_behind
         found.append(reads.take())
-    assert [job_id for each in found for job_id in each] == both
+    assert sorted(job_id for each in found for job_id in each) == both
     assert [len(each) for each in found] == [12, 12, 12, 4]
+
+
+def test_one_pass_serves_all_vos_each_with_its_own_times(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = Reads(monkeypatch, limit=3, rounds=100)
+    kept = {"atlas": 10, "cms": 20, "lhcb": 30}
+    text = ", ".join(f"{vo}: {{Retention: {{Jobs: {days}}}}}" for vo, days in kept.items())
+    config = queued_jobs.grid(queued_jobs.GRID + f"Operations: {{{text}}}\n")
+    with database.writing(engine) as conn:
+        ids = {
+            (vo, age): _old(conn, JobStatus.DONE, now, age=age * DAY) for vo in kept for age in (15, 25, 35)
+        }
+        for (vo, _), job_id in ids.items():
+            stored_rows.force(conn, job_id, vo=vo)
+    memory = agent.RetentionState()
+    result = agent.cycle(engine, config, now=now, holder="me", memory=memory)
+    assert result is not None
+    assert (result.removed.get("jobs"), result.is_behind) == (6, False)
+    assert sorted(reads.take()) == sorted(ids.values())
+    with database.reading(engine) as conn:
+        left = set(conn.execute(select(jobs_table.c.job_id)).scalars())
+    assert left == {job_id for (vo, age), job_id in ids.items() if age < kept[vo]}
+
+
+def test_windows_are_merged_so_that_no_job_is_in_two(now: datetime) -> None:
+    def window(since: int, before: int, status: JobStatus = JobStatus.DONE) -> EndedWindow:
+        return EndedWindow(status=status, since=now + since * HOUR, before=now + before * HOUR)
+
+    given = [window(7, 9), window(1, 2), window(3, 5), window(3, 4), window(1, 2, JobStatus.KILLED)]
+    assert ended_jobs.merge_windows(given) == [window(0, 5), window(6, 9), window(0, 2, JobStatus.KILLED)]
+
+
+class AgentKilled(BaseException):
+    """What ends a process at once: nothing catches it, and its transaction is rolled back."""
+
+
+@pytest.mark.parametrize("kind", sorted(ended_jobs.REMOVALS))
+def test_an_agent_killed_within_a_batch_is_followed_by_one_that_does_the_rest(
+    engine: Engine, now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of each job all that is due goes, or nothing; what is not due stays; nothing counts twice."""
+    monkeypatch.setattr(agent, "_LIMIT", 2)
+    store = DirectoryStore(tmp_path / "blobs")
+    with database.writing(engine) as conn:
+        old = [_old(conn, JobStatus.DONE, now, age=40 * DAY) for _ in range(5)]
+        young = _old(conn, JobStatus.DONE, now, age=20 * DAY)
+        digest = _blob(conn, store, b"output", now - 20 * DAY)
+        conn.execute(update(attempts).values(output=digest))
+    remove, calls = ended_jobs.REMOVALS[kind], []
+
+    def die(conn: Connection, some: OldJobs) -> int:
+        removed = remove(conn, some)
+        calls.append(removed)
+        if len(calls) == 2:
+            raise AgentKilled
+        return removed
+
+    def cycle() -> dict[str, int]:
+        result = agent.cycle(engine, _retain(Outputs=30), now=now, holder="me", store=store)
+        assert result is not None
+        return dict(result.removed)
+
+    monkeypatch.setitem(ended_jobs.REMOVALS, kind, die)  # type: ignore[misc]
+    with pytest.raises(AgentKilled):
+        cycle()
+    with database.reading(engine) as conn:
+        left = conn.execute(select(jobs_table.c.job_id).order_by(jobs_table.c.job_id)).scalars().all()
+    assert left == [*old[2:], young]
+    assert cycle() == {"jobs": 3}
+    assert not cycle()
+    with database.reading(engine) as conn:
+        assert conn.execute(select(attempts.c.job_id, attempts.c.output)).all() == [(young, digest)]
+    store.open(digest).close()
 
 
 def test_a_shorter_time_for_which_jobs_are_kept_holds_at_once(engine: Engine, now: datetime) -> None:
@@ -270,8 +352,9 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
         job_id = _old(conn, JobStatus.DONE, now)
         conn.execute(update(attempts).values(output=digest))
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == []  # still named
-        assert retention.detach_outputs(conn, [job_id], vo="lhcb", before=now - 3 * DAY, readers=()) == 0
-        assert retention.detach_outputs(conn, [job_id], vo="lhcb", before=now - DAY, readers=()) == 1
+        assert retention.detach_outputs(conn, _ended([job_id], now - 3 * DAY)) == 0
+        assert retention.detach_outputs(conn, _ended([job_id], now - DAY, vo="cms")) == 0
+        assert retention.detach_outputs(conn, _ended([job_id], now - DAY)) == 1
         assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == [digest]
         assert jobs.get_job(conn, job_id)
 

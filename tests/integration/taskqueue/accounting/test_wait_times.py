@@ -14,6 +14,7 @@ from taskqueue.db import database
 from taskqueue.jobs import control, jobs, log, search
 from taskqueue.jobs.log import LogEntry
 from taskqueue.jobs.search import JobSelector
+from taskqueue.retention import OldJobs
 from tests.support import databases, wait
 from tests.support.factories import queued_jobs, stored_rows
 
@@ -70,13 +71,14 @@ def test_the_time_waited_outlives_the_log_but_not_the_job(engine: Engine, now: d
     with database.writing(engine) as conn:
         job_id = _ended(conn, now, waited=5 * MINUTE)
     before = now + timedelta(days=1)
+    old = OldJobs(job_ids=[job_id], before={"lhcb": before}, readers=())
     with database.writing(engine) as conn:
-        assert retention.remove_logs(conn, [job_id], vo="lhcb", before=before, readers=()) == 1
+        assert retention.remove_logs(conn, old) == 1
         assert log.read_log(conn, job_id) == []
         assert jobs_wait_times.read_waits(conn, job_id) == {"a pilot": 300, "optimizers": 60}
     assert _cycle(engine, before, wait_times.WaitTimesState()) == 0
     with database.writing(engine) as conn:
-        assert retention.remove_jobs(conn, [job_id], vo="lhcb", before=before, readers=()) == 1
+        assert retention.remove_jobs(conn, old) == 1
         assert jobs_wait_times.read_waits(conn, job_id) == {}
 
 

@@ -21,6 +21,7 @@ from taskqueue.jobs import control, descriptions, jobs, log
 from taskqueue.leases import attempts, expiry, plain_reports
 from taskqueue.leases.attempts import AttemptTimes
 from taskqueue.leases.reports import HeartbeatReport, Note, NoteReport, PayloadResult, StartReport
+from taskqueue.retention import OldJobs
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 LEASE = timedelta(minutes=5)
@@ -143,7 +144,8 @@ def test_parameters_go_with_the_log_of_the_job(engine: Engine, now: datetime) ->
     with database.writing(engine) as conn:
         pilot_reports.note(conn, lease, Note(parameters={"Node": "n1"}), now=now)
         pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
-        assert retention.remove_logs(conn, [job_id], vo="lhcb", before=now + HOUR, readers=()) == 1
+        old = OldJobs(job_ids=[job_id], before={"lhcb": now + HOUR}, readers=())
+        assert retention.remove_logs(conn, old) == 1
         assert descriptions.read_parameters(conn, [job_id]) == {}
 
 
