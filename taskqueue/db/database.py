@@ -297,8 +297,13 @@ def after_commit(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception:  # of any kind
-        log.exception("the change is stored; what followed failed: %s", what)
+    except Exception as error:  # of any kind
+        if is_unavailable(error):
+            log.warning(
+                "the change is stored, the database is unavailable for what follows: %s: %s", what, error
+            )
+        else:
+            log.exception("the change is stored; what followed failed: %s", what)
 
 
 @contextmanager
