@@ -1,13 +1,13 @@
 """Priority agent: updates the weights of task queues from shares, usage and waiting jobs.
 
-In VOs that keep scarce slots for those who have no other (`JobScheduling/Scarcity`) it also counts with all
-weights the slots that came lately where the jobs of each task queue may run.
+In VOs that keep scarce slots for those who have no other (`JobScheduling/Scarcity`) it also counts the slots
+that came lately where the jobs of each task queue may run.
 
 All weights are recomputed every two minutes and when the configuration changes. A task queue that got its
 first jobs is found in the change feed, and its VO is recomputed in the next cycle, a second or two later;
-until then it has its last weight, or 1 if it is new. Its jobs are counted then, those of the others with all
-weights: in a VO with millions of them somebody submits new kinds of jobs each second. Only differences are
-written.
+until then it has its last weight, or 1 if it is new. Its jobs are counted then, those of the others and slots
+with all weights: in a VO with millions of jobs somebody submits new kinds of them each second. Only differences
+are written.
 
 Source: DIRAC's TaskQueuesAgent.
 """
@@ -27,9 +27,9 @@ from agents.leader import Leadership
 from cs_config.options.operations import options_for
 from cs_config.options.options import Scarcity
 from cs_config.tree.configuration import Configuration
-from matcher import slot_supply
+from matcher.slot_supply import SlotSupply
 from taskqueue.db import database
-from taskqueue.task_queues import change_feed, priorities
+from taskqueue.task_queues import change_feed, listing, priorities
 from taskqueue.task_queues.priorities import (
     FamilyCache,
     NewlyOccupied,
@@ -74,14 +74,6 @@ class FeedCursor:
     broken: frozenset[str] = frozenset()  #: VOs whose last recomputation failed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotSupply:
-    """Slots that came lately for the jobs of one VO."""
-
-    at: datetime  #: when they were counted
-    of_classes: Mapping[str, int]  #: by the digest of the class
-
-
 @dataclass(slots=True)
 class PriorityState:
     """State that a process keeps between cycles; without it, the next cycle recomputes everything."""
@@ -89,7 +81,7 @@ class PriorityState:
     history: UsageCache = field(default_factory=UsageCache)
     families: FamilyCache = field(default_factory=FamilyCache)
     counted: dict[str, dict[int, QueuedJobs]] = field(default_factory=dict)  #: by VO and task queue
-    supplies: dict[str, SlotSupply] = field(default_factory=dict)  #: of VOs with scarcity
+    supplies: dict[str, SlotSupply] = field(default_factory=dict)  #: by VO, of those with scarcity
     cursor: FeedCursor | None = None
 
 
@@ -107,9 +99,10 @@ def cycle(
             vos, cursor = _find_vos(conn, config, leadership, memory.cursor)
         if memory.cursor is not None and memory.cursor.position.history != cursor.position.history:
             # They may hold commits that were lost.
-            memory.history, memory.families, memory.supplies = UsageCache(), FamilyCache(), {}
+            memory.history, memory.families = UsageCache(), FamilyCache()
         if cursor.whole_at == now:
             memory.counted.clear()
+            memory.supplies.clear()
         appeared = {each.task_queue_id for each in cursor.appeared}
         results = leadership.serve_each(
             vos,
@@ -165,7 +158,8 @@ def _update_weights(
         counted = _count_jobs(conn, holders.vo, memory, appeared)
         waiting = priorities.list_weighted(conn, holders.vo, memory.families, counted)
         split = holders.split(conn, [each.demand for each in waiting], now=leadership.now).weights
-        supplies = _list_supplies(_count_slots(conn, holders, memory, leadership.now), waiting)
+        slots = _count_slots(conn, holders, memory, waiting, leadership.now)
+        supplies = _list_supplies(slots, waiting)
     weights = {number: Weight(weight, supplies.get(number)) for number, weight in split.items()}
     different = [
         each.demand for each in waiting if not _is_same(weights[each.demand.task_queue_id], each.weight)
@@ -194,17 +188,22 @@ def _count_jobs(
 
 
 def _count_slots(
-    conn: Connection, holders: EffectiveShares, memory: PriorityState, now: datetime
+    conn: Connection,
+    holders: EffectiveShares,
+    memory: PriorityState,
+    waiting: Sequence[WeightedTaskQueue],
+    now: datetime,
 ) -> Mapping[str, int]:
-    """Slots for each class of a VO, counted anew with all weights; none where it does not keep them."""
+    """Slots for each class of a VO, of new classes by the numbers of before; none where it keeps none."""
     config, vo = holders.config, holders.vo
     if options_for(config, vo).job_scheduling.scarcity is Scarcity.OFF:
         return {}
-    known = memory.supplies.get(vo)
-    if known is None or not known.at <= now < known.at + INTERVAL:
-        known = SlotSupply(at=now, of_classes=slot_supply.count_slots(conn, config, vo, now=now))
-        memory.supplies[vo] = known
-    return known.of_classes
+    supply = memory.supplies.get(vo)
+    if supply is None:
+        supply = memory.supplies[vo] = SlotSupply(conn, config, vo, now=now)
+    new = [each.demand.task_queue_id for each in waiting if each.digest not in supply.of_classes]
+    supply.add(conn, listing.list_waiting_in(conn, new))
+    return supply.of_classes
 
 
 def _list_supplies(of_classes: Mapping[str, int], waiting: Sequence[WeightedTaskQueue]) -> Mapping[int, int]:

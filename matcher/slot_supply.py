@@ -1,7 +1,7 @@
 """How many slots came lately where the jobs of a class may run: how much choice they have."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -13,7 +13,7 @@ from requirements.bitset import list_positions, mask_from
 from requirements.values import fold
 from taskqueue import day_record
 from taskqueue.day_record import Series
-from taskqueue.task_queues import listing
+from taskqueue.task_queues.listing import WaitingClass
 
 #: How far back slots count; of earlier ones it is not certain that the like come again.
 SPAN: Final = timedelta(hours=6)
@@ -22,34 +22,49 @@ SPAN: Final = timedelta(hours=6)
 _Place: TypeAlias = tuple[str, str, str]
 
 
-def count_slots(conn: Connection, config: Configuration, vo: str, *, now: datetime) -> Mapping[str, int]:
-    """Requests that got jobs at queues where each class may run, by the digests of a VO's waiting classes.
+class SlotSupply:
+    """Requests that got jobs at queues where each class of a VO may run, for one configuration.
 
-    Requests without an answer do not count: had they fitted, a waiting job would have been the answer.
+    They are read once; classes may be added, and are counted by the same. Requests without an answer do not
+    count: had they fitted, a waiting job would have been the answer.
     """
-    matched = _count_matched(conn, vo, now - SPAN)
-    waiting = listing.list_waiting(conn, {vo})
-    ads = job_conditions.read_job_ads(conn, config, waiting, needed=config.has_admission)
-    whole = queue_set.all_queues(config, vo)
-    # Of pilots that state no queue: for all queues of their site.
-    of_sites = [
-        (there, number) for site, there in whole.sites.items() if (number := matched[fold(site), "", ""])
-    ]
-    slots = {
-        position: number
-        for position, each in enumerate(whole.queues)
-        if (number := matched[fold(each.address.site), fold(each.address.ce), fold(each.address.queue)])
-    }
-    served = mask_from(slots)
-    of_set: dict[int, int] = {}
-    found: dict[str, int] = {}
-    for each in waiting:
-        queues = whole.fulfilling(job_conditions.waiting_conditions(each, ads))
-        if queues not in of_set:
-            at_queues = sum(slots[position] for position in list_positions(queues & served))
-            of_set[queues] = at_queues + sum(number for there, number in of_sites if queues & there)
-        found[each.asked.digest] = of_set[queues]
-    return found
+
+    def __init__(self, conn: Connection, config: Configuration, vo: str, *, now: datetime) -> None:
+        matched = _count_matched(conn, vo, now - SPAN)
+        self._config = config
+        self._queues = queue_set.all_queues(config, vo)
+        # Of pilots that state no queue: for all queues of their site.
+        self._of_sites = [
+            (there, number)
+            for site, there in self._queues.sites.items()
+            if (number := matched[fold(site), "", ""])
+        ]
+        self._slots = {
+            position: number
+            for position, each in enumerate(self._queues.queues)
+            if (number := matched[fold(each.address.site), fold(each.address.ce), fold(each.address.queue)])
+        }
+        self._served = mask_from(self._slots)
+        self._of_set: dict[int, int] = {}
+        self._of_classes: dict[str, int] = {}
+
+    @property
+    def of_classes(self) -> Mapping[str, int]:
+        """The slots by digest of the classes that were added."""
+        return self._of_classes
+
+    def add(self, conn: Connection, waiting: Collection[WaitingClass]) -> None:
+        """Count the slots for classes."""
+        ads = job_conditions.read_job_ads(conn, self._config, waiting, needed=self._config.has_admission)
+        for each in waiting:
+            queues = self._queues.fulfilling(job_conditions.waiting_conditions(each, ads))
+            if queues not in self._of_set:
+                self._of_set[queues] = self._sum_slots(queues)
+            self._of_classes[each.asked.digest] = self._of_set[queues]
+
+    def _sum_slots(self, queues: int) -> int:
+        at_queues = sum(self._slots[position] for position in list_positions(queues & self._served))
+        return at_queues + sum(number for there, number in self._of_sites if queues & there)
 
 
 def _count_matched(conn: Connection, vo: str, since: datetime) -> Counter[_Place]:

@@ -1,7 +1,7 @@
 """Lists of task queues and requirement classes with waiting jobs, and the position of a job in its queue."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -220,17 +220,14 @@ def read_requirement_class(conn: Connection, task_queue_id: int) -> RequirementC
 _class = (table.c.class_id, requirement_classes.c.definition)
 
 
-def _select_waiting(vos: Collection[str] | None) -> Select[Any]:
-    """Classes with waiting jobs of some VOs (None: all): only these jobs are read."""
+def _select_waiting(*which: ColumnElement[bool]) -> Select[Any]:
+    """Classes with waiting jobs in some task queues: only these jobs are read."""
     per_task_queue = select(
         waiting_jobs.c.task_queue_id,
         func.count().label("jobs"),
         func.min(waiting_jobs.c.job_id).label("first"),
     ).group_by(waiting_jobs.c.task_queue_id)
-    if vos is not None:
-        own = select(table.c.task_queue_id).where(table.c.vo.in_(sorted(vos)))
-        per_task_queue = per_task_queue.where(waiting_jobs.c.task_queue_id.in_(own))
-    counts = per_task_queue.subquery()
+    counts = per_task_queue.where(*which).subquery()
     return (
         select(*_class, func.sum(counts.c.jobs).label("jobs"), func.min(counts.c.first).label("first"))
         .select_from(counts)
@@ -241,6 +238,15 @@ def _select_waiting(vos: Collection[str] | None) -> Select[Any]:
     )
 
 
+def _select_waiting_of(vos: Collection[str] | None) -> Select[Any]:
+    """The same in those of some VOs (None: of all)."""
+    if vos is None:
+        return _select_waiting()
+    own = select(table.c.task_queue_id).where(table.c.vo.in_(sorted(vos)))
+    return _select_waiting(waiting_jobs.c.task_queue_id.in_(own))
+
+
+WAITING_IN = _select_waiting(sql.is_listed(waiting_jobs.c.task_queue_id))
 FIRST_JOBS = (
     select(
         *(jobs.c.job_id, jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.job_name, jobs.c.job_type),
@@ -268,7 +274,15 @@ class WaitingClass:
 
 def list_waiting(conn: Connection, vos: Collection[str] | None) -> list[WaitingClass]:
     """Classes of these VOs (None: all) with waiting jobs."""
-    rows = conn.execute(_select_waiting(vos))
+    return _read_waiting(conn, conn.execute(_select_waiting_of(vos)))
+
+
+def list_waiting_in(conn: Connection, task_queue_ids: Collection[int]) -> list[WaitingClass]:
+    """Classes with waiting jobs in these task queues; one of very many task queues may stand there twice."""
+    return _read_waiting(conn, sql.read_batches(conn, WAITING_IN, task_queue_ids))
+
+
+def _read_waiting(conn: Connection, rows: Iterable[Row[*tuple[Any, ...]]]) -> list[WaitingClass]:
     found = [
         (asked, int(row.jobs), row.first)
         for row in rows

@@ -114,6 +114,38 @@ def test_small_changes_of_numbers_are_not_written(engine: Engine, now: datetime)
     assert _read_supplies(engine) == {rare: 15}
 
 
+def test_jobs_of_a_new_class_are_counted_in_the_next_cycle(engine: Engine, now: datetime) -> None:
+    _note_answers(engine, now - HOUR)
+    common = _add(engine, now)
+    state = PriorityState()
+    _run_agent(engine, now, state=state)
+    rare = _add(engine, now, asked=RARE)
+    _note_answers(engine, now - HOUR)  # counted with all weights
+    _run_agent(engine, now + timedelta(seconds=1), state=state)
+    assert _read_supplies(engine) == {common: 48, rare: 5}
+
+
+def test_slots_are_counted_with_all_weights_also_of_a_vo_that_came_in_between(
+    engine: Engine, now: datetime
+) -> None:
+    state = PriorityState()
+    _run_agent(engine, now, state=state)
+    rare = _add(engine, now, asked=RARE)
+    _run_agent(engine, now + timedelta(seconds=60), state=state)
+    assert _read_supplies(engine) == {rare: 0}
+    _note_answers(engine, now + timedelta(seconds=61))
+    _run_agent(engine, now + timedelta(seconds=120), state=state)
+    assert _read_supplies(engine) == {rare: 5}
+
+
+def test_a_change_of_the_configuration_counts_in_the_next_cycle(engine: Engine, now: datetime) -> None:
+    _note_answers(engine, now - HOUR)
+    rare, state = _add(engine, now, asked=RARE), PriorityState()
+    for version, config, supply in ((1, OFF, None), (2, KEEPING, 5), (3, OFF, None)):
+        _run_agent(engine, now + timedelta(seconds=version), replace(config, version=version), state)
+        assert _read_supplies(engine) == {rare: supply}
+
+
 @pytest.mark.parametrize("config", [KEEPING, OFF])
 def test_the_only_slots_for_some_jobs_do_not_go_to_others_of_their_owner(
     engine: Engine, now: datetime, config: Configuration
