@@ -6,8 +6,8 @@ that came lately where the jobs of each task queue may run.
 All weights are recomputed every two minutes and when the configuration changes. A task queue that got its
 first jobs is found in the change feed, and its VO is recomputed in the next cycle, a second or two later;
 until then it has its last weight, or 1 if it is new. Its jobs are counted then, those of the others and slots
-with all weights: in a VO with millions of jobs somebody submits new kinds of them each second. Only differences
-are written.
+with all weights: in a VO with millions of jobs somebody submits new kinds of them each second. Only
+differences are written.
 
 Source: DIRAC's TaskQueuesAgent.
 """

@@ -9,9 +9,10 @@ from pilotage.plugins.web_hooks import administration
 from pilotage.plugins.web_hooks.administration import MadeWebHook, NewWebHook
 from pilotage.plugins.web_hooks.routes import HookPath
 from pilotage.plugins.web_hooks.stored_hooks import EVENTS
+from pilotage.service import error_statuses
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, RefusedForm, add_to_navigation
 from requirements.errors import InvalidRequest
 
 router = APIRouter(route_class=PageRoute)
@@ -29,24 +30,24 @@ def list_hooks(page: PageOf) -> HTMLResponse:
 
 
 def _render(
-    page: PageContext, *, made: MadeWebHook | None = None, problem: str = "", status: int = 200
+    page: PageContext, *, made: MadeWebHook | None = None, refused: RefusedForm | None = None
 ) -> HTMLResponse:
     hooks = administration.list_hooks(page.parts, page.caller)
     deliveries = {
         hook.hook_id: administration.list_deliveries(page.parts, page.caller, hook.hook_id, most=_SHOWN)
         for hook in hooks
     }
-    answer = page.render(
+    return page.render(
         "web_hooks/live.html" if page.is_fragment else "web_hooks/list.html",
+        status=200 if refused is None else error_statuses.status_of(refused.error),
         hooks=hooks,
         deliveries=deliveries,
         events=EVENTS,
         vos=sorted(page.parts.live.current.vos if page.caller.is_operator else page.caller.vos),
         made=made,
-        problem=problem,
+        refused=refused,
+        chosen=EVENTS[:1] if refused is None else refused.values["events"],
     )
-    answer.status_code = status
-    return answer
 
 
 class WebHookForm(NewWebHook, extra="ignore"):
@@ -59,8 +60,8 @@ def make(page: PageOf, form: Annotated[WebHookForm, Form()]) -> HTMLResponse:
     """Make a web hook, and show its secret once."""
     try:
         made = administration.make(page.parts, page.caller, form)
-    except InvalidRequest as refused:
-        return _render(page, problem=str(refused), status=400)
+    except InvalidRequest as error:
+        return _render(page, refused=RefusedForm(name="hook", values=form.model_dump(), error=error))
     return _render(page, made=made)
 
 

@@ -32,7 +32,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.config import PreviewAnswer
 from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
-from requirements.errors import NotAllowed, NotFound, PilotageError, Problem
+from requirements.errors import InvalidRequest, NotAllowed, NotFound, PilotageError, Problem
 from requirements.values import fold
 
 router = APIRouter(prefix="/configuration", route_class=PageRoute)
@@ -432,7 +432,7 @@ def rollback(
     try:
         editor = page.editor
         changed = editor.store(draft, message="", check=outlook.make_check(editor, read_guards(guard)))
-    except (VersionConflict, GuardFailed) as error:
+    except (VersionConflict, GuardFailed, InvalidRequest) as error:
         _audit_refusal(page, error)
         return _show_rollback(page, version, guard=guard, error=error)
     return RedirectResponse(f"/configuration/diff?from={expected}&to={changed.version}", 303)

@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from pydantic import BeforeValidator, Field, Json, model_validator
 
 from optimizers.submit import checking
+from pilotage.service import error_statuses
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
@@ -31,13 +32,20 @@ from pilotage.service.models.jobs import (
 )
 from pilotage.service.pages import job
 from pilotage.service.pages.job import ExplainedJob
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, UploadRoute, add_to_navigation
+from pilotage.service.pages.page import (
+    PageContext,
+    PageOf,
+    PageRoute,
+    RefusedForm,
+    UploadRoute,
+    add_to_navigation,
+)
 from pilotage.service.queries import accounting, explanations, jobs
 from pilotage.service.queries.jobs import submitter_of
 from pilotage.service.routes import archives
 from pilotage.service.routes.archives import StoredSandbox
 from requirements.assignments import parse_assignments
-from requirements.errors import InvalidInput, InvalidRequest, Problem
+from requirements.errors import InvalidInput, InvalidRequest, PilotageError, Problem
 from requirements.job_fields import (
     FIELDS,
     FILTERED,
@@ -330,6 +338,15 @@ def edit_jobs(page: PageOf, form: Annotated[EditForm, Form()]) -> Response:
     return page.render("jobs/changed.html", change=form, past=past, changed=changed, most=_SHOWN)
 
 
+#: Errors that are shown beside the form, which keeps what was typed.
+_REFUSALS = (InvalidInput, QuotaExceeded, IdempotencyConflict)
+
+
+def _choose_key(key: str, error: PilotageError) -> str:
+    """The key of a form that was refused: another one if it belongs to another submission."""
+    return key if key and not isinstance(error, IdempotencyConflict) else str(uuid4())
+
+
 #: Characters of the values of copies.
 _LONGEST_VALUES = 10_000
 
@@ -350,13 +367,21 @@ class ConfirmedCopies(WarnedForm):
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm_copies(page: PageOf, form: Annotated[CopiesForm, Query()]) -> HTMLResponse:
     """Show how many jobs would be copied, and ask what is to differ; nothing is submitted."""
+    return _show_copies(page, form, str(uuid4()))
+
+
+def _show_copies(
+    page: PageContext, form: FilledFilter, key: str, refused: RefusedForm | None = None
+) -> HTMLResponse:
     which = _require_some(form, visibility.visible_jobs(page.caller, form.filter, now=page.parts.clock()))
     with database.reading(page.parts.engine) as conn:
         counts = search.count_by_status(conn, which, most=MOST + 1)
     return page.render(
         "jobs/resubmit.html",
+        status=200 if refused is None else error_statuses.status_of(refused.error),
         form=form,
-        key=uuid4(),
+        refused=refused,
+        key=key,
         counts=counts,
         total=search.sum_counts(counts),
         most=MOST,
@@ -371,6 +396,14 @@ def submit_copies(page: PageOf, form: Annotated[ConfirmedCopies, Form()]) -> HTM
 
     Where no queue is eligible for them with the other values, it is said and asked before.
     """
+    try:
+        return _submit_copies(page, form)
+    except _REFUSALS as error:
+        refused = RefusedForm(name="copies", values={"set": form.set}, error=error)
+        return _show_copies(page, form, _choose_key(form.key, error), refused)
+
+
+def _submit_copies(page: PageContext, form: ConfirmedCopies) -> HTMLResponse:
     which = _require_some(form, visibility.visible_jobs(page.caller, form.filter, now=page.parts.clock()))
     try:
         values = parse_assignments(line for line in form.set.splitlines() if line.strip())
@@ -479,9 +512,8 @@ def submit_form(
         if do == "explain":
             return _form(page, jdl, explained=_dry_run(page, jdl), key=key, files=sent)
         return _submit(page, jdl, key, sent)
-    except (InvalidInput, QuotaExceeded, IdempotencyConflict) as error:
-        new_key = "" if isinstance(error, IdempotencyConflict) else key
-        return _form(page, jdl, refused=error, key=new_key, status=400, files=sent)
+    except _REFUSALS as error:
+        return _form(page, jdl, refused=error, key=_choose_key(key, error), status=400, files=sent)
 
 
 @upload_router.put("/jobs/new/sandbox")

@@ -1,7 +1,7 @@
 """Routes and context of pages: sign-in, navigation, CSRF protection, rendering."""
 
 import hmac
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
@@ -21,7 +21,7 @@ from pilotage.service.models import ListPage
 from pilotage.service.pages import sessions, templating
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
-from requirements.errors import InvalidRequest, Problem
+from requirements.errors import InvalidInput, InvalidRequest, PilotageError, Problem
 
 _Entry = TypeVar("_Entry")
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -59,6 +59,28 @@ def entries(routers: Iterable[APIRouter]) -> tuple[NavigationEntry, ...]:
         for route in routes
         if (title := getattr(route.endpoint, _ATTRIBUTE, None))
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedForm:
+    """A form to be corrected: shown again with what was typed, and what is wrong beside the fields."""
+
+    name: str  #: of the form on its page
+    values: Mapping[str, Any]  #: as typed, by field
+    error: PilotageError
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """What is wrong, by field."""
+        found: dict[str, str] = {}
+        for each in self.error.problems if isinstance(self.error, InvalidInput) else ():
+            found.setdefault(each.path, each.message)
+        return found
+
+    @property
+    def rest(self) -> str:
+        """What is wrong, but with no field of the form; empty: nothing is."""
+        return "" if self.problems and self.problems.keys() <= self.values.keys() else str(self.error)
 
 
 FIELD = "csrf"
@@ -111,13 +133,18 @@ class PageContext:
         return headers.get("hx-request") == "true" and headers.get("hx-boosted") != "true"
 
     @property
+    def url(self) -> PageUrl:
+        """The address of the page."""
+        return here(self.request)
+
+    @property
     def frame(self) -> dict[str, object]:
         """The variables that every page needs."""
         return {
             "caller": self.caller,
             "csrf": self.csrf,
             "csrf_header": HEADER,
-            "here": here(self.request),
+            "here": self.url,
             "navigation": [
                 each for each in self.request.app.state.navigation if self.caller.role in each.roles
             ],

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Path, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -15,13 +16,20 @@ from cs_config.editing import editor
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview.impacts import BlamedParameter
-from pilotage.service import configuring
+from pilotage.service import configuring, error_statuses
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models.explain import QueueExplanation
 from pilotage.service.pages import accounting, lists
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import (
+    PageContext,
+    PageOf,
+    PageRoute,
+    PageUrl,
+    RefusedForm,
+    add_to_navigation,
+)
 from pilotage.service.pages.templating import Chart
 from pilotage.service.queries import downtimes, explanations, overview, sites
 from pilotage.service.queries.downtimes import NewDowntime
@@ -96,6 +104,13 @@ def _sort(found: Sequence[SiteGlance], order: str) -> list[SiteGlance]:
 @allow(*EVERY_ROLE)
 def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     """Show a site: its state, and its tree with the effective parameters for a VO."""
+    return _render_site(page, site, vo)
+
+
+def _render_site(
+    page: PageContext, site: str, vo: str = "", refused: RefusedForm | None = None
+) -> HTMLResponse:
+    """The page of a site, or its live part; with one of its forms as it was refused."""
     config, caller = page.parts.live.current, page.caller
     visibility.require_known(config, site)
     state = sites.describe_site(page.parts, caller, site)
@@ -127,6 +142,9 @@ def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     occupied = overview.count_at_queues(page.parts, caller, site)
     return page.render(
         "sites/show.html",
+        status=200 if refused is None else error_statuses.status_of(refused.error),
+        here=PageUrl(path=f"/sites/{quote(site, safe='')}", query=page.url.query),
+        refused=refused,
         site=site,
         state=state,
         glance=glance,
@@ -196,8 +214,11 @@ class BanForm(BaseModel):
 @allow(Role.SITE_ADMIN)
 def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
     """Ban the site from all jobs but tests."""
-    until = _read_time(form.until, "until") if form.until else None
-    sites.ban(page.parts, page.caller, site, reason=form.reason, until=until)
+    try:
+        until = _read_time(form.until, "until") if form.until else None
+        sites.ban(page.parts, page.caller, site, reason=form.reason, until=until)
+    except InvalidRequest as error:
+        return _render_site(page, site, refused=RefusedForm(name="ban", values=dict(form), error=error))
     return RedirectResponse(f"/sites/{site}", 303)
 
 
@@ -231,8 +252,11 @@ class DowntimeForm(BaseModel):
 @allow(Role.SITE_ADMIN)
 def plan_downtime(page: PageOf, site: str, form: Annotated[DowntimeForm, Form()]) -> Response:
     """Plan a downtime of the site or of one of its CEs."""
-    stated = {"begins": _read_time(form.begins, "begins"), "ends": _read_time(form.ends, "ends")}
-    downtimes.plan(page.parts, page.caller, NewDowntime.model_validate(form.model_dump() | stated))
+    try:
+        stated = {"begins": _read_time(form.begins, "begins"), "ends": _read_time(form.ends, "ends")}
+        downtimes.plan(page.parts, page.caller, NewDowntime.model_validate(form.model_dump() | stated))
+    except InvalidRequest as error:
+        return _render_site(page, site, refused=RefusedForm(name="downtime", values=dict(form), error=error))
     return RedirectResponse(f"/sites/{site}", 303)
 
 
@@ -300,6 +324,9 @@ def _whole(
         parameters=[each for each in values if each.line.places],
         config=config,
         drained=editor.is_drained(config, address),
+        is_closed=any(
+            each.closes(str(address)) for each in downtimes.list_downtimes(page.parts, address.site)
+        ),
         may_switch=page.editor.may_switch(address),
         served=served,
         originals=originals,

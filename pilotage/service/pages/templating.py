@@ -120,14 +120,22 @@ def _relative(value: datetime, now: datetime) -> str:
 
 
 def duration(value: timedelta | float | None, parts: int = 2) -> str:
-    """Format a duration (a number is in seconds) in its `parts` largest units."""
+    """Format a duration (a number is in seconds) in its `parts` largest units, rounded to the last of them.
+
+    Less than two of the only unit have a second one: rounded, 1 h 30 min would be the same as 2 h.
+    """
     if value is None:
         return NOTHING
     seconds = round(value.total_seconds() if isinstance(value, timedelta) else float(value), 1)
     if abs(seconds) < 10 and seconds != int(seconds):
         return f"{seconds:.1f}{_NO_BREAK}s"
     units: list[str] = []
-    left = abs(int(seconds))
+    left = round(abs(seconds))
+    largest = next((place for place, (_, size) in enumerate(_UNITS) if left >= size), len(_UNITS) - 1)
+    if left < 2 * _UNITS[largest][1]:
+        parts = max(parts, 2)
+    _, last = _UNITS[min(largest + parts, len(_UNITS)) - 1]
+    left = (left + last // 2) // last * last
     for unit, size in _UNITS:
         if (number := left // size) or units:
             units.append(f"{number}{_NO_BREAK}{unit}")

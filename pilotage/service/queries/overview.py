@@ -88,6 +88,7 @@ class SiteGlance:
 
     state: SiteAnswer
     ces: int
+    closed_ces: int  #: those that a downtime of theirs or of the site closes now
     queues: int
     enabled: int  #: queues that are not disabled
     running: int  #: jobs held by pilots
@@ -119,13 +120,14 @@ class SiteGlance:
         """States by which sites can be filtered."""
         states = {
             "banned": self.state.ban is not None,
-            "down": any(each.is_closing for each in self.state.downtimes),
+            "down": self.state.is_closed(self.site) or 0 < self.ces == self.closed_ces,
             "closed": bool(self.closed),
             "stale": bool(self.stale),
             "off": bool(self.queues and not self.enabled),
             "full": any(each.full for each in self.state.limits),
         }
-        return frozenset(word for word, holds in states.items() if holds) or frozenset({"open"})
+        found = {word for word, holds in states.items() if holds} or {"open"}
+        return frozenset(found | {"partly"} if self.closed_ces and "down" not in found else found)
 
 
 def count_overview(parts: Services, caller: Caller, *, now: datetime) -> OverviewCounts:
@@ -200,10 +202,12 @@ def list_glances(parts: Services, caller: Caller, sites: Sequence[str]) -> list[
         of_all: _count_runnable(parts, None if of_all else caller.visible_vos).by_site
         for of_all in {caller.looks_after(site) for site in sites}
     }
+    ces = {site: {f"{site}/{address.ce}" for address in there} for site, there in places.items()}
     return [
         SiteGlance(
             state=state,
-            ces=len({address.ce for address in places[state.site]}),
+            ces=len(ces.get(state.site, ())),
+            closed_ces=sum(map(state.is_closed, ces.get(state.site, ()))),
             queues=len(places[state.site]),
             enabled=sum(config.enabled(address, "") for address in places[state.site]),
             running=running[state.site],

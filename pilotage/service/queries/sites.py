@@ -140,6 +140,10 @@ class DowntimeAnswer(AnswerModel):
             is_closing=downtime.is_closing(now),
         )
 
+    def closes(self, scope: str) -> bool:
+        """Whether it closes a site, CE or queue now."""
+        return self.is_closing and fold(self.place) in scopes.list_enclosing(fold(scope))
+
 
 class HandledTypesAnswer(AnswerModel):
     """The job types that a gateway handles, as it advertised; for display only."""
@@ -236,6 +240,10 @@ class SiteAnswer(BaseModel):
     advertised: list[AdvertisedValueAnswer] | None = Field(
         default=None, description="All that is advertised there, by scope and name; null in lists of sites."
     )
+
+    def is_closed(self, scope: str) -> bool:
+        """Whether a downtime closes the site, or a CE or queue of it, now."""
+        return any(each.closes(scope) for each in self.downtimes)
 
 
 def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datetime | None) -> None:

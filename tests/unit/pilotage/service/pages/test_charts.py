@@ -117,7 +117,7 @@ def test_statuses_have_the_colours_of_all_pages():
     [
         (0.0139, "0\xa0s"),
         (9.96, "10\xa0s"),
-        (43.81, "43\xa0s"),
+        (43.81, "44\xa0s"),
         (3600, "1.0\xa0h"),
         (8_640_000, "2\u202f400.0\xa0h"),
     ],

@@ -28,6 +28,32 @@ def test_a_verb_agrees_with_its_number() -> None:
     assert templating.numbered(2, "job waits", "jobs wait") == "2 jobs wait"
 
 
+@pytest.mark.parametrize(
+    ("seconds", "parts", "text"),
+    [
+        (0, 1, "0 s"),
+        (1, 1, "1 s"),
+        (59.96, 1, "1 min"),
+        (119, 1, "1 min 59 s"),
+        (120, 1, "2 min"),
+        (3_600, 1, "1 h"),
+        (7_140, 1, "1 h 59 min"),
+        (7_199, 1, "2 h"),
+        (9_001, 1, "3 h"),
+        (86_400 + 23 * 3_600, 1, "1 d 23 h"),
+        (2.6 * 86_400, 1, "3 d"),
+        (-7_140, 1, "−1 h 59 min"),
+        (0.25, 2, "0.2 s"),
+        (61, 2, "1 min 1 s"),
+        (3_600 + 29 * 60 + 40, 2, "1 h 30 min"),
+        (86_399, 2, "1 d"),
+        (3 * 86_400 + 5_400, 2, "3 d 2 h"),
+    ],
+)
+def test_a_duration_is_rounded_to_its_last_unit(seconds: float, parts: int, text: str) -> None:
+    assert templating.duration(seconds, parts).replace("\N{NO-BREAK SPACE}", " ") == text
+
+
 def test_warnings_that_are_not_shown_are_counted() -> None:
     parts = templating.environment().get_template("configuration/parts.html")
     shown = [Problem(path="a", message="b")]
