@@ -29,6 +29,7 @@ def _known(_: Configuration) -> Cache[str, bool]:
 class StuckWork:
     """Waiting jobs that no queue is eligible for."""
 
+    vos: frozenset[str]  #: of these jobs
     classes: int
     jobs: int
     first_job: int  #: id of one of them
@@ -58,17 +59,19 @@ def find_stuck(
         if (demand := asked.get(each.class_id)) and demand.asked.submit_pool not in without_pools
         for number in each.task_queue_ids
     }
-    some = listing.count_some(conn, demands, most=most)
-    task_queue_id = task_queues.find_by_job(conn, some.first_job) if some else None
-    if some is None or task_queue_id is None:  # the last one was taken just now
+    waiting = listing.count_waiting_at_most(conn, demands, most=most)
+    task_queue_id = task_queues.find_by_job(conn, waiting.first_job) if waiting else None
+    if waiting is None or task_queue_id is None:  # the last one was taken just now
         return None
     example = demands[task_queue_id]
     survey = queue_set.all_queues(config, example.asked.vo)
+    # Their marks stay until retention looks: no pilot ever finds such a task queue empty.
+    filled = [demands[each].asked for each in task_queues.find_filled(conn, demands)]
     return StuckWork(
-        # Their marks stay until retention looks: no pilot ever finds such a task queue empty.
-        classes=len({demands[each].asked.digest for each in task_queues.find_filled(conn, demands)}),
-        jobs=some.jobs,
-        first_job=some.first_job,
+        vos=frozenset(each.vo for each in filled),
+        classes=len({each.digest for each in filled}),
+        jobs=waiting.jobs,
+        first_job=waiting.first_job,
         why=waiting_reason.describe_stuck(survey, _demand(example)),
     )
 

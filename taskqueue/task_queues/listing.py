@@ -357,15 +357,17 @@ def read_classes(conn: Connection, class_ids: Collection[int]) -> Mapping[int, S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SomeJobs:
-    """A number of jobs, and one of them."""
+class WaitingCount:
+    """Waiting jobs as far as they were counted, with the first of these."""
 
     jobs: int
     first_job: int
 
 
-def count_some(conn: Connection, task_queue_ids: Collection[int], *, most: int) -> SomeJobs | None:
-    """Waiting jobs of these task queues, of which `most` are counted; None: there are none."""
+def count_waiting_at_most(
+    conn: Connection, task_queue_ids: Collection[int], *, most: int
+) -> WaitingCount | None:
+    """Count the waiting jobs of these task queues, at most `most` of them; None: there are none."""
     jobs, first = 0, []
     for ids in sql.split_batches(task_queue_ids):
         row = conn.execute(SOME_WAITING, {"ids": ids, "most": most - jobs}).one()
@@ -374,7 +376,7 @@ def count_some(conn: Connection, task_queue_ids: Collection[int], *, most: int) 
             first.append(row.first)
         if jobs >= most:
             break
-    return SomeJobs(jobs=jobs, first_job=min(first)) if first else None
+    return WaitingCount(jobs=jobs, first_job=min(first)) if first else None
 
 
 @keep(

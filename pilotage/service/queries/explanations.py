@@ -313,10 +313,25 @@ _MOST_CLASSES = 20
 MOST_FORESEEN: Final = 100
 
 
+#: Demands of which it is known whether a queue is eligible, about 300 bytes each.
+_MOST_DEMANDS = 1000
+
+
 @derived
-def _stuck_demands(_: Configuration) -> Cache[str, str]:
-    """By demand: why no queue is eligible, with the smallest change that would help; empty: some queue is."""
-    return Cache(1000, measure=lambda key, text: 500 + len(key) + len(text), most=1 << 20)
+def _served_demands(_: Configuration) -> Cache[str, bool]:
+    """Whether some queue is eligible, by demand."""
+    return Cache(_MOST_DEMANDS)
+
+
+def _measure_advice(key: tuple[str, int], text: str) -> int:
+    demand, closed = key
+    return 500 + len(demand) + closed.bit_length() // 8 + len(text)
+
+
+@derived
+def _advice(_: Configuration) -> Cache[tuple[str, int], str]:
+    """Why no queue is eligible, and the smallest change that would help, by demand and closed queues."""
+    return Cache(1000, measure=_measure_advice, most=1 << 20)
 
 
 #: Seconds for which the versions of waiting pools stay known.
@@ -451,7 +466,7 @@ def _warn_of_unseen_hardware(parts: Services, classes: Sequence[AcceptedClass]) 
 def _warn_of_stuck_jobs(parts: Services, classes: Sequence[AcceptedClass]) -> list[str]:
     """Warnings of stored jobs that no queue is eligible for.
 
-    What is known of a demand is told at once; most submissions demand what others did.
+    Of demands that are known to have a queue nothing is read; most submissions demand what others did.
     """
     config = parts.live.current
 
@@ -467,13 +482,13 @@ def _warn_of_stuck_jobs(parts: Services, classes: Sequence[AcceptedClass]) -> li
             f"{_name_jobs(each.first_job, each.jobs)}: {why}" for each in classes if (why := describe(each))
         )
 
-    if not config.has_admission and all(_is_known(config, each) for each in classes):
-        return warn()
+    if not config.has_admission and all(_is_served(config, each) for each in classes):
+        return []
     return parts.advisor.find("warn of submitted jobs without an eligible queue", warn)
 
 
-def _is_known(config: Configuration, found: AcceptedClass) -> bool:
-    return _stuck_demands(config).find(found.identity) is not None
+def _is_served(config: Configuration, found: AcceptedClass) -> bool:
+    return _served_demands(config).find(found.identity) is True
 
 
 def _name_jobs(first: int, number: int, *, is_least: bool = False) -> str:
@@ -520,30 +535,30 @@ def _find_stuck(
 ) -> str:
     """Why no queue is eligible, and what would help; empty: some queue is.
 
-    Kept by demand, unless queues have conditions on jobs themselves. `read` reads a job that demands it.
+    Kept by demand, unless queues have conditions on jobs themselves; what would help depends on the queues
+    that are closed now, too. `read` reads a job that demands it.
     """
+    whole = queue_set.all_queues(config, demand.asked.vo)
+    identity = identify(demand.asked, demand.requirements)
+    is_kept = not config.has_admission
+    if is_kept and _served_demands(config).get(identity, lambda: whole.eligible(demand) != 0):
+        return ""
+    with database.reading(parts.engine) as conn:
+        question = read(conn)
+        asked = question.demand.asked
+        closed = blockers.closed_queues(conn, config, question.applicant, asked, whole, parts.clock())
 
-    def find() -> str:
-        whole = queue_set.all_queues(config, demand.asked.vo)
-        if not config.has_admission and whole.eligible(demand):
-            return ""
-        with database.reading(parts.engine) as conn:
-            return _describe_stuck(conn, config, whole, read(conn), parts.clock())
+    def describe() -> str:
+        return _describe_stuck(whole, question.demand, closed)
 
-    if config.has_admission:
-        return find()
-    return _stuck_demands(config).get(identify(demand.asked, demand.requirements), find)
+    return _advice(config).get((identity, closed), describe) if is_kept else describe()
 
 
-def _describe_stuck(
-    conn: Connection, config: Configuration, whole: QueueSet, question: JobQuestion, now: datetime
-) -> str:
-    demand, vo = question.demand, question.demand.asked.vo
+def _describe_stuck(whole: QueueSet, demand: JobDemand, closed: int) -> str:
     if whole.eligible(demand):
         return ""
-    closed = blockers.closed_queues(conn, config, question.applicant, demand.asked, whole, now)
     why = waiting_reason.describe_stuck(whole, demand)
-    for first in explanation.suggest_changes(whole, vo, demand, closed=closed)[:1]:
+    for first in explanation.suggest_changes(whole, demand.asked.vo, demand, closed=closed)[:1]:
         change = shorten(first.text, most=waiting_reason.MOST_TOLD)
         return f"{why}; what would help: {change} ({format_count(first.gains, 'queue')})"
     return why

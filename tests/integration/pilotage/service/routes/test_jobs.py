@@ -477,6 +477,19 @@ def test_a_submission_warns_of_jobs_without_a_queue_and_names_the_smallest_chang
         assert "lower Memory from 64000 to" in warning
 
 
+def test_what_would_help_follows_bans_under_the_same_configuration(service: Service):
+    def warn() -> str:
+        [warning] = service.user().post("/api/v1/jobs", json={"jobs": [STUCK]}).json()["warnings"]
+        return str(warning).partition(": ")[2]
+
+    calm = warn()
+    assert "lower Memory from 64000 to 16000" in calm
+    service.operator().post("/api/v1/sites/LCG.B.org/ban", json={"reason": "hot"}).raise_for_status()
+    assert "lower Memory from 64000 to 4000" in warn()
+    service.operator().post("/api/v1/sites/LCG.B.org/allow").raise_for_status()
+    assert warn() == calm
+
+
 def test_a_submission_warns_of_output_outside_the_work_directory_as_pilots_judge_it(
     service: Service, tmp_path: Path
 ):
