@@ -43,7 +43,7 @@ class StateMetrics(Collector):
     is_replica_used: bool | None = None  #: None: no replica is configured
     excluded_nodes: Sequence[NodeExclusion] = ()
     optimizer_queue: OptimizerQueueState | None = None  #: None: there is no Redis
-    problems: Mapping[tuple[str, ...], int] = field(default_factory=dict)  #: by subject and health
+    problems: Mapping[tuple[str, ...], int] = field(default_factory=dict)  #: see `count_problems`
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Collect all metric families."""
@@ -105,8 +105,8 @@ class StateMetrics(Collector):
         )
         yield _build_gauge(
             "pilotage_problems",
-            "Problems by subject, as the overview and `pilotage doctor` list them.",
-            ("subject", "health"),
+            "Problems by subject, as overview and `pilotage doctor` list them; jobs without a queue by VO.",
+            ("subject", "health", "vo"),
             self.problems,
         )
         yield from self._collect_processes()

@@ -44,7 +44,9 @@ _HAS_WAITING_JOB = (
     .correlate(pool_mappings)
     .scalar_subquery()
 )
-STUCK_POOLS = select(pool_mappings.c.pool_id).where(_HAS_QUEUE.is_(None), _HAS_WAITING_JOB.is_not(None))
+STUCK_POOLS = select(pool_mappings.c.pool_id, pool_mappings.c.vo).where(
+    _HAS_QUEUE.is_(None), _HAS_WAITING_JOB.is_not(None)
+)
 STUCK_POOLS_BY_VO = STUCK_POOLS.with_only_columns(pool_mappings.c.vo, func.count()).group_by(
     pool_mappings.c.vo
 )
@@ -88,10 +90,10 @@ def read_has_queue(conn: Connection, pool_ids: Collection[str]) -> Mapping[str, 
     return {row.pool_id: bool(row.has_queue) for row in sql.read_batches(conn, RESOLVED, pool_ids)}
 
 
-def list_stuck_pools(conn: Connection, vos: Collection[str] | None) -> list[str]:
-    """Resolved pools of some VOs (None: all) in which jobs wait and for which no queue is eligible."""
+def list_stuck_pools(conn: Connection, vos: Collection[str] | None) -> Mapping[str, str]:
+    """Resolved pools of some VOs (None: all) in which jobs wait and no queue is eligible, with their VOs."""
     named = ownership.match_values({pool_mappings.c.vo: vos})
-    return list(conn.execute(STUCK_POOLS.where(*named)).scalars())
+    return {row.pool_id: row.vo for row in conn.execute(STUCK_POOLS.where(*named))}
 
 
 def count_stuck_pools(conn: Connection) -> Mapping[str, int]:

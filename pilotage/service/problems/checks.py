@@ -198,6 +198,8 @@ _WORST_FIRST: Final = (Health.BAD, Health.WARNING, Health.NOTE)
 
 
 def count_problems(conn: Connection, scope: CheckScope) -> Mapping[tuple[str, ...], int]:
-    """The number of problems by subject and health, for metrics."""
+    """The number of problems by subject, health and VO (none: an empty text), for metrics."""
     found = (each for each in find(conn, scope) if each.health.is_problem)
-    return Counter[tuple[str, ...]]((each.subject, each.health.value) for each in found)
+    return Counter[tuple[str, ...]](
+        (each.subject, each.health.value, vo) for each in found for vo in each.vos or ("",)
+    )

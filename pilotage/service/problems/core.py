@@ -208,6 +208,7 @@ def check_eligible_queues(conn: Connection, scope: CheckScope) -> Iterator[Findi
             f"{_count_waiting(jobs)} in {where}",
             "`pilotage job explain ID` shows what would help",
             "/jobs?status=Waiting&minor_status=No+eligible+queue" if may_list else "",
+            tuple(sorted(set(stuck.values()))),
         )
     found = stuck_classes.find_stuck(conn, scope.config, vos, without_pools=frozenset(stuck), most=MOST_STUCK)
     if found is not None:
@@ -218,6 +219,7 @@ def check_eligible_queues(conn: Connection, scope: CheckScope) -> Iterator[Findi
             f"{_count_waiting(found.jobs)} in {classes}, such as job {found.first_job}: {found.why}",
             f"`pilotage job explain {found.first_job}` shows what would help",
             f"/jobs/{found.first_job}/why" if may_list else "",
+            tuple(sorted(found.vos)),
         )
 
 

@@ -34,6 +34,7 @@ class Finding:
     message: str
     remedy: str = ""  #: what to do; commands between `. Each problem has one
     link: str = ""  #: path of the page that shows more
+    vos: tuple[str, ...] = ()  #: whose jobs it is about, where it says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

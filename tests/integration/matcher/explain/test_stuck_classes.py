@@ -34,7 +34,7 @@ def test_jobs_that_no_queue_fits_are_counted_with_the_reason(engine: Engine, now
     first, second, third = _wait(engine, now, NOWHERE, NOWHERE, {**NOWHERE, "GPUs": 5})
     found = _find(engine)
     assert found is not None
-    assert (found.classes, found.jobs, found.first_job) == (2, 3, first)
+    assert (found.vos, found.classes, found.jobs, found.first_job) == ({"lhcb"}, 2, 3, first)
     assert found.why.startswith("no queue is eligible: ")
     assert found.why.endswith("fail GPUs, at least 4")
     assert _find(engine) == found, "also when it is known"

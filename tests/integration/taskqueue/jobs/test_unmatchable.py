@@ -32,15 +32,15 @@ def test_a_pool_is_stuck_while_jobs_wait_and_no_queue_is_eligible(
     second, _ = _submit(engine, now, 9000)
     with database.writing(engine) as conn:
         stored_rows.force(conn, first, status=status.value)
-        assert unmatchable.list_stuck_pools(conn, None) == [pool_id]
+        assert unmatchable.list_stuck_pools(conn, None) == {pool_id: "lhcb"}
         assert unmatchable.count_stuck_pools(conn) == {"lhcb": 1}
         stored_rows.force(conn, second, status=status.value)
-        assert unmatchable.list_stuck_pools(conn, None) == []
+        assert unmatchable.list_stuck_pools(conn, None) == {}
         assert unmatchable.count_stuck_pools(conn) == {}
 
 
 def test_stuck_pools_of_other_vos_are_left_out(engine: Engine, now: datetime) -> None:
     _, pool_id = _submit(engine, now, 9000)
     with database.reading(engine) as conn:
-        assert unmatchable.list_stuck_pools(conn, frozenset({"lhcb"})) == [pool_id]
-        assert unmatchable.list_stuck_pools(conn, frozenset({"cms"})) == []
+        assert unmatchable.list_stuck_pools(conn, frozenset({"lhcb"})) == {pool_id: "lhcb"}
+        assert unmatchable.list_stuck_pools(conn, frozenset({"cms"})) == {}

@@ -369,7 +369,7 @@ def test_doctor_and_metrics_have_the_same_problems(calm: Service, tmp_path: Path
     assert of_doctor == {"directors and gateways": 1, "bans": 1, "failing sites": 1}
     text = calm.as_role("monitor", user="m").get("/metrics").text
     for subject in of_doctor:
-        assert f'pilotage_problems{{health="warning",subject="{subject}"}} 1.0' in text
+        assert f'pilotage_problems{{health="warning",subject="{subject}",vo=""}} 1.0' in text
 
 
 def test_nobody_sees_problems_of_others(calm: Service) -> None:

@@ -123,6 +123,7 @@ def test_metrics_tell_jobs_requests_and_pools_without_queues(service: Service):
         'pilotage_agent_failed_vos{agent="pools",vo="evil"} 1.0'
     ]
     assert 'pilotage_pools_without_queues{vo="cms"} 1.0' in text
+    assert 'pilotage_problems{health="warning",subject="eligible queues",vo="cms"} 1.0' in text
     assert 'pilotage_http_refusals_total{code="job_not_found"} 1.0' in text
     line = 'pilotage_http_requests_total{method="GET",route="/jobs/{job_id}",status="404"} 1.0'
     assert line in text
