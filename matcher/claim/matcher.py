@@ -243,8 +243,8 @@ class Matcher:
         """Register a notification of changes: cached no-matches are unused until the feed was read."""
         self._freshness.notify()
 
-    def find_no_match(self, cache_key: Hashable) -> NoMatch | None:
-        """A cached no-match; None: the request must be served. Thread-safe.
+    def find_no_match(self, cache_key: Hashable, time_left: float | None = None) -> NoMatch | None:
+        """A cached no-match, with both as of `MatchRequest`; None: the request must be served. Thread-safe.
 
         Callers must not pass a repeated request id: earlier answers are only in the database.
         """
@@ -254,6 +254,7 @@ class Matcher:
         return memory.no_matches.find(
             cache_key,
             self._config(),
+            time_left=time_left,
             age=memory.places.age,
             calendar=memory.closures.calendar,
             waiting=memory.waiting,

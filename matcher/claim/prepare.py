@@ -16,6 +16,7 @@ from matcher.index.sampling import CandidateOrder
 from matcher.index.waiting import draw_candidates, iterate_candidates
 from matcher.limits import floors, place_policy
 from matcher.limits.place_policy import PlacePolicy
+from matcher.request import node_document
 from matcher.request.match_request import MatchRequest
 from requirements.errors import PilotageError
 from requirements.resource import Location, Resource, StatedResource
@@ -42,7 +43,8 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     if (closed := _find_closed_part(view, here.served.place)) is not None:
         return place_pools.inexact_place_error(here.served.place, closed)
     served, in_memory = here.served, view.in_memory
-    resource = view.bound_by_downtime(here.resource, served.place)
+    timed = node_document.set_time(here.resource, request.time_left)
+    resource = view.bound_by_downtime(timed, served.place)
     is_closed = view.calendar.closes(served.place)
     is_restricted = here.is_restricted or is_closed
     open_places = view.memory.open_places
@@ -92,7 +94,10 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
 
 
 def find_place(view: Snapshot, request: MatchRequest) -> PreparedPlace | ClaimResult | PilotageError:
-    """Everything that does not depend on the waiting jobs, cached by cache key, configuration and mapping."""
+    """Everything that depends neither on the waiting jobs nor on the time left of a node.
+
+    Cached by cache key, configuration and mapping.
+    """
     presented, known = request.presented, view.memory.prepared
     generation = view.config, view.age
     if request.cache_key is not None and (here := known.find(request.cache_key, generation)) is not None:
@@ -215,6 +220,7 @@ def _answer_no_match(
     if request.cache_key is not None and not presented.several and served.lasting and not served.kept_back:
         no_match = NoMatch(
             resource=resource,
+            time_left=request.time_left,
             served=served,
             warnings=presented.warnings,
             config=view.config,

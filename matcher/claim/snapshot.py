@@ -84,6 +84,7 @@ class NoMatch:
     """A request that had no match, with everything that this depends on."""
 
     resource: Resource
+    time_left: float | None  #: of the request
     served: PlacePools  #: its place, and the pools that may run there
     warnings: tuple[str, ...]
     config: Configuration
@@ -119,6 +120,7 @@ class NoMatchCache:
         key: Hashable,
         config: Configuration,
         *,
+        time_left: float | None,
         age: int,
         calendar: Calendar,
         waiting: WaitingIndex,
@@ -126,7 +128,7 @@ class NoMatchCache:
     ) -> NoMatch | None:
         """The cached result if it still holds; None: unknown, or it must be computed again."""
         no_match = self._results.find(key, config)
-        if no_match is None or no_match.age != age:
+        if no_match is None or no_match.age != age or no_match.time_left != time_left:
             return None
         if no_match.ends != calendar.find_begin(no_match.served.place):
             return None

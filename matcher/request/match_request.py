@@ -94,6 +94,7 @@ class MatchRequest:
     #: Cache key, equal for equal statements from the same place with the same rights; None: not cached. It
     #: begins with the statement.
     cache_key: Hashable | None = None
+    time_left: float | None = None  #: of a node's document: its wall time, which the cache key leaves out
     times: AttemptTimes | None = None  #: of its attempts; None: those of the VO
 
     @property

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeGuard
 from cs_config.options import bounds
 from requirements.errors import InvalidResource, Problem, did_you_mean
 from requirements.quantities import DETAILS, QUANTITIES
-from requirements.resource import StatedResource
+from requirements.resource import Resource
 from requirements.values import fold
 
 #: The keyword of each field. Keywords that are no field, such as `GridCE` or `VO`, may stand beside them.
@@ -86,25 +86,25 @@ def _normalise_time(wall_time: float, power: float) -> int:
 
 
 def split_time(raw: Mapping[str, Any]) -> tuple[dict[str, Any], float] | None:
-    """A document without its wall time, and that; None: it is none, or its time is wrong or stated twice.
+    """A document with 0 for its wall time, and that; None: it is none, or its time is wrong or stated twice.
 
     The rest is equal in most requests from a node.
     """
     time = raw.get("wall_time")
     if not is_document(raw) or not _is_amount(time, _LARGEST["wall_time"]) or any(map(_states_time, raw)):
         return None
-    return {name: value for name, value in raw.items() if name != "wall_time"}, time
+    return {**raw, "wall_time": 0}, time
 
 
 def _states_time(name: str) -> bool:
     return fold(name) in _TIMES
 
 
-def set_time(read: StatedResource, time: float) -> StatedResource:
-    """A document that was read, as it would be with another wall time."""
-    known = read.resource
-    cpu_time = _normalise_time(time, known.cpu_power_db12 or 0)
-    return replace(read, resource=replace(known, wall_time=time, cpu_time=cpu_time))
+def set_time(known: Resource, time: float | None) -> Resource:
+    """The resource of a document that was read, as it would be with another wall time; None: as it is."""
+    if time is None:
+        return known
+    return replace(known, wall_time=time, cpu_time=_normalise_time(time, known.cpu_power_db12 or 0))
 
 
 def _walk(section: Mapping[str, Any], path: str, problems: list[Problem]) -> Iterator[tuple[str, Any]]:

@@ -10,6 +10,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from fastapi import FastAPI
@@ -21,7 +22,6 @@ from starlette.types import Receive, Scope, Send
 
 from cs_config.cache import Cache
 from cs_config.options import bounds
-from matcher.request import match_request
 from pilotage.service import error_handlers, middleware, routing
 from pilotage.service.auth import access
 from pilotage.service.clients import find_client
@@ -49,7 +49,14 @@ _BODIES: Final = 4096
 _LONGEST_KNOWN: Final = 8192
 #: Bytes that all of them take, as they were read.
 MOST_BYTES: Final = 64 << 20
-_REQUEST_ID: Final = re.compile(rb'"request_id"\s*:\s*"([A-Za-z0-9._:-]{1,255})"')
+#: The two names with values that differ from request to request: each name, and its value.
+_VARYING: Final = re.compile(
+    rb'("request_id"\s*:\s*")([A-Za-z0-9._:-]{1,255})(?=")'
+    rb'|("wall_time"\s*:\s*)((?:0|[1-9][0-9]{0,11})(?:\.[0-9]{1,9})?)(?=\s*[,}])'
+)
+_NAMES: Final = (b'"request_id"', b'"wall_time"')
+#: A body without these values: what stands before, between and behind them, with the names.
+_Pieces = tuple[bytes | None, ...]
 _JSON: Final = (b"content-type", b"application/json")
 _Headers = list[tuple[bytes, bytes]]
 _MISSING: Final = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
@@ -180,41 +187,40 @@ class HotRoutes:
 
 
 class JobRequestCache:
-    """Bodies of requestJob, checked once for all that differ in the text of their `request_id` only.
+    """Bodies of requestJob, checked once for all that differ in their `request_id` and `wall_time` only.
 
-    Equal bytes before and after that text make equal JSON around it, as long as the text is the whole value
-    of the only name `request_id` in the body, and no name or text is written with escapes. Of any other body
-    all bytes count.
+    Equal bytes around the two values make equal JSON around them, as long as each is the whole value of the
+    only such name in the body, and no name or text is written with escapes. Of another body all bytes count.
     """
 
     def __init__(self) -> None:
-        self._known: Cache[tuple[bytes, bytes], RequestedJobs] = Cache(
-            _BODIES, measure=lambda around, _: match_request.measure((b"".join(around),)), most=MOST_BYTES
-        )
+        self._known: Cache[_Pieces, RequestedJobs] = Cache(_BODIES, measure=_measure, most=MOST_BYTES)
 
     def find(self, content: bytes) -> RequestedJobs | None:
         """The request in a body that is known."""
-        around, request_id = _cut_out(content)
+        around, request_id, time_left = _cut_out(content)
         known = self._known.find(around)
-        if known is None or request_id is None:
-            return known
-        return RequestedJobs(
-            stated=known.stated,
-            count=known.count,
-            said_before=known.said_before,
-            request_id=request_id,
-        )
+        return known and replace(known, request_id=request_id, time_left=time_left)
 
     def store(self, content: bytes, asked: RequestedJobs) -> None:
         """Note a body that was read and checked."""
-        around, request_id = _cut_out(content)
-        is_only = content.count(b'"request_id"') == 1 and b"\\" not in content
-        if len(content) <= _LONGEST_KNOWN and asked.request_id == request_id and (is_only or not request_id):
+        around, *values = _cut_out(content)
+        is_whole = len(around) == 1
+        is_only = b"\\" not in content and all(content.count(name) <= 1 for name in _NAMES)
+        is_read_so = values == [asked.request_id, asked.time_left]
+        if len(content) <= _LONGEST_KNOWN and is_read_so and (is_only or is_whole):
             self._known.store(around, asked)
 
 
-def _cut_out(content: bytes) -> tuple[tuple[bytes, bytes], str | None]:
-    """What stands around the text of the first `request_id` in a body, and that text; all, if it has none."""
-    if (found := _REQUEST_ID.search(content)) is None:
-        return (content, b""), None
-    return (content[: found.start(1)], content[found.end(1) :]), found[1].decode()
+def _measure(around: _Pieces, asked: RequestedJobs) -> int:
+    return len(asked.stated) + sum(map(len, filter(None, around)))
+
+
+def _cut_out(content: bytes) -> tuple[_Pieces, str | None, float | None]:
+    """What stands around the first values of `_VARYING` in a body, with their names, and these values."""
+    parts = _VARYING.split(content, maxsplit=len(_NAMES))
+    if len(parts) == 1:
+        return (content,), None, None
+    request_id, time = next(filter(None, parts[2::5]), None), next(filter(None, parts[4::5]), None)
+    around = tuple(part for number, part in enumerate(parts) if number % 5 not in (2, 4))
+    return around, request_id and request_id.decode(), time and (float(time) if b"." in time else int(time))

@@ -64,8 +64,6 @@ _GONE = "the client did not wait for the answer"
 _QUEUES_OF_PERSON = 20
 #: Longest resource description, in characters, that is cached.
 _CACHED_LENGTH = 8192
-#: Bytes of the longest document of a node that is cached: one with all features and many tags has half of it.
-_LONGEST_NODE = 4096
 
 RequestTimeout = Annotated[
     float | None,
@@ -114,6 +112,7 @@ class RequestedJobs:
     """Content of a body of requestJob."""
 
     stated: bytes  #: the resource as JSON, by which equal requests share caches
+    time_left: float | None  #: wall time of a node's document, for which `stated` has 0
     count: int
     said_before: bool | None  #: as `JobRequest.said_before`
     request_id: str | None
@@ -121,8 +120,11 @@ class RequestedJobs:
     @classmethod
     def from_body(cls, body: JobRequest) -> "RequestedJobs":
         """Create it from a parsed body."""
+        record = body.to_record()
+        lasting, time_left = node_document.split_time(record) or (record, None)
         return cls(
-            stated=to_json(body.to_record()),
+            stated=to_json(lasting),
+            time_left=time_left,
             count=body.count,
             said_before=body.said_before,
             request_id=body.request_id,
@@ -152,16 +154,15 @@ async def match_jobs(
 ) -> bytes:
     """The body of the answer, a `Matches` without its empty fields."""
     require_ready(parts)
-    stated = asked.stated
-    is_cached = len(stated) <= _CACHED_LENGTH
+    is_cached = len(asked.stated) <= _CACHED_LENGTH
     # Equal for requests with the same resource and the same rights.
-    key = (stated, caller.role, caller.vos, caller.queue) if is_cached else None
+    key = (asked.stated, caller.role, caller.vos, caller.queue) if is_cached else None
     may_have_been_answered = asked.request_id is not None and asked.said_before is not False
-    if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key)):
+    if not may_have_been_answered and (no_match := _find_no_match(parts, caller, key, asked.time_left)):
         reason = no_match.refused or matching.NO_TASK_QUEUE
         _record_answer(parts, caller.vos, no_match.served.place, reason)
         return _refuse(parts, reason, no_match.warnings)
-    resource, address = _read_place(stated, parts.live.current, is_cached=is_cached)
+    resource, address = _read_place(asked, parts.live.current, is_cached=is_cached)
     pilot_binding.check_site(caller, resource.site)
     await _require_bound(parts, caller, resource, address)
     seconds = min(request_timeout or parts.limits.request_timeout, parts.limits.longest_request_timeout)
@@ -172,6 +173,7 @@ async def match_jobs(
         count=asked.count,
         request_id=asked.request_id,
         cache_key=key,
+        time_left=asked.time_left,
     )
     stamp = caller.stamp
     async with nullcontext() if stamp is None else parts.places.turn(stamp, deadline=wanted.deadline):
@@ -263,22 +265,18 @@ def _encode_job(job: ClaimedJob, config: Configuration) -> bytes:
 _Place = tuple[StatedResource, QueueAddress | None]
 
 
-def _read_place(stated: bytes, config: Configuration, *, is_cached: bool) -> _Place:
+def _read_place(asked: RequestedJobs, config: Configuration, *, is_cached: bool) -> _Place:
     """The stated resource, its place spelled as in the configuration, and its queue; None: none is stated."""
-    if not is_cached:
-        return _read_record(json.loads(stated), config)
-    if (known := _places.find(stated, config)) is not None:
+    time_left = asked.time_left
+    known = _places.find(asked.stated, config) if is_cached else None
+    if known is None:
+        record = json.loads(asked.stated)
+        read = _read_record(record if time_left is None else record | {"wall_time": time_left}, config)
+        return _places.store(asked.stated, read, config) if is_cached else read
+    if time_left is None:
         return known
-    record = json.loads(stated)
-    if (parts := node_document.split_time(record)) is None:
-        return _places.store(stated, _read_record(record, config), config)
-    lasting, time_left = to_json(parts[0]), parts[1]
-    if len(lasting) > _LONGEST_NODE:
-        return _read_record(record, config)
-    if (known := _nodes.find(lasting, config)) is None:
-        return _nodes.store(lasting, _read_record(record, config), config)
-    resource, address = known
-    return node_document.set_time(resource, time_left), address
+    stated, address = known
+    return replace(stated, resource=node_document.set_time(stated.resource, time_left)), address
 
 
 def _read_record(record: Mapping[str, Any], config: Configuration) -> _Place:
@@ -290,17 +288,15 @@ def _measure(stated: bytes, _: _Place) -> int:
     return match_request.measure((stated,))
 
 
-#: Bytes of each of these two: that of an ordinary node takes 20 kB.
-MOST_BYTES: Final = 64 << 20
-#: By what is stated: the pilots of one queue send the same text.
-_places: Cache[bytes, _Place] = Cache(2048, measure=_measure, most=MOST_BYTES)
-#: By documents of nodes without the wall time left, which differs in each request.
-_nodes: Cache[bytes, _Place] = Cache(4096, measure=_measure, most=MOST_BYTES)
+#: Bytes of all of them: that of an ordinary node takes 25 kB.
+MOST_BYTES: Final = 128 << 20
+#: By what is stated: the pilots of one queue send the same text, and a node the same but for its time left.
+_places: Cache[bytes, _Place] = Cache(4096, measure=_measure, most=MOST_BYTES)
 
 
-def _find_no_match(parts: Services, caller: Caller, key: Hashable) -> NoMatch | None:
+def _find_no_match(parts: Services, caller: Caller, key: Hashable, time_left: float | None) -> NoMatch | None:
     """A cached and still valid no-match for which the caller needs no further check."""
-    no_match = None if key is None else parts.matcher.find_no_match(key)
+    no_match = None if key is None else parts.matcher.find_no_match(key, time_left)
     if no_match is None:
         return None
     place = no_match.served.place

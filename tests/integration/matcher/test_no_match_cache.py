@@ -11,6 +11,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.index.waiting import FeedFreshness
+from matcher.request import node_document
 from matcher.request.match_request import MatchRequest
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
@@ -59,6 +60,27 @@ def test_what_was_looked_at_in_vain_is_told_again(world: World) -> None:
     assert not world.ask().claimed
     assert world.tells_nothing
     assert world.matcher.find_no_match("another") is None
+
+
+def test_what_was_looked_at_in_vain_is_not_told_of_another_time_left(world: World) -> None:
+    world.ask(replace(_like(request(**at(LONG))), time_left=60))
+    assert world.matcher.find_no_match("same", 60) is not None
+    assert world.matcher.find_no_match("same", 90) is None
+    assert world.matcher.find_no_match("same") is None
+
+
+def test_a_known_node_gets_what_fits_into_its_time_left(world: World) -> None:
+    job_id = world.put(replace(EVERYWHERE, cpu_time=500))
+
+    def ask(time_left: float) -> list[int]:
+        asked = _like(request(**at(LONG), CPUPowerDB12=10))
+        timed = node_document.set_time(asked.presented.resource, time_left)
+        presented = replace(asked.presented, resource=timed)
+        found = world.ask(replace(asked, presented=presented, time_left=time_left))
+        return [each.job_id for each in found.claimed]
+
+    assert [ask(time_left) for time_left in (49, 50)] == [[], [job_id]]
+    assert world.matcher.place_lookups["hit"]
 
 
 def test_after_a_ring_it_is_looked_at_again(world: World) -> None:

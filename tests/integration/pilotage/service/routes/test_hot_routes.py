@@ -25,6 +25,22 @@ from tests.support import wait
 from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
+NODE = {
+    "site": "LCG.A.org",
+    "GridCE": "ce1",
+    "Queue": "long",
+    "system": {"name": "Linux"},
+    "wall_time": 3600,
+    "cpu_power_db12": 20,
+    "cpu": {
+        "num_nodes": 1,
+        "num_cores": 1,
+        "ram_mb": 2000,
+        "architecture": {"name": "x86_64", "features": ["avx2"]},
+    },
+    "gpu": {"count": 0},
+    "io": {"scratch_mb": 5000},
+}
 PLAIN = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100}
 
 BODIES = [
@@ -55,6 +71,34 @@ BODIES = [
             {"said_before": "perhaps"},
         )
     ),
+    *(
+        json.dumps({**NODE, **more}).encode()
+        for more in (
+            {},
+            {"wall_time": 60},
+            {"wall_time": 60.5},
+            {"wall_time": 60.0, "request_id": "one"},
+            {"wall_time": 0, "request_id": "two"},
+            {"wall_time": 10**12},
+            {"wall_time": 10**13},
+            {"wall_time": -1},
+            {"wall_time": 1e-7},
+            {"wall_time": "60"},
+            {"wall_time": True},
+            {"wall_time": None},
+            {"CPUTime": 5},
+            {"CPUTime": 5, "wall_time": 60},
+            {"io": {"scratch_mb": 5000, "wall_time": 60}},
+            {"cpu": {"wall_time": 5}, "wall_time": 60},
+            {"cpu": 5},
+        )
+    ),
+    b'{"cpu": {}, "wall_time": 5, "wall_time": 5}',
+    b'{"cpu": {}, "wall_time": 5, "wall\\u005ftime": 5}',
+    b'{"cpu": {}, "wall_time": 05}',
+    b'{"cpu": {}, "wall_time": 5.}',
+    b'{"cpu": {}, "wall_time": 5e1}',
+    b'{"cpu": {}, "wall_time": 5 5}',
     b"",
     b"{",
     b"null",
@@ -97,6 +141,26 @@ def test_only_the_request_id_of_the_body_itself_may_differ() -> None:
     found = [_read(known, outer % name) for name in (b"a", b"b")]
     assert [each.request_id for each in found if each] == ["a", "b"]
     assert known.find(outer % b"c") is not None, "its rest is known"
+
+
+def test_both_values_of_a_node_may_differ() -> None:
+    known = JobRequestCache()
+    for form in (
+        b'{"cpu": {}, "request_id": "%b", "wall_time": %b}',
+        b'{"wall_time": %b, "cpu": {}, "request_id" : "%b"}',
+        b'{"wall_time" : %b , "cpu": {}}',
+    ):
+        values = [(b"a", b"5"), (b"b", b"60.5"), (b"c", b"0")]
+        for request_id, time in values:
+            said = (request_id, time) if form.index(b"wall") > form.index(b"cpu") else (time, request_id)
+            content = form % said[: form.count(b"%b")]
+            if (request_id, time) != values[0]:
+                assert known.find(content) is not None, "its rest is known"
+            assert _read(known, content) == _read(JobRequestCache(), content)
+            found = _read(known, content)
+            assert found is not None
+            assert found.time_left == json.loads(time)
+            assert json.loads(found.stated) == {"cpu": {}, "wall_time": 0}
 
 
 JSON = b"Content-Type: application/json\r\n"

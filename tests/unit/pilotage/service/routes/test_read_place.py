@@ -10,7 +10,9 @@ from pydantic_core import to_json
 from cs_config import validate
 from matcher.index import place_pools
 from matcher.request import match_request
+from pilotage.service.models.matching import JobRequest
 from pilotage.service.routes import matcher as route
+from pilotage.service.routes.matcher import RequestedJobs
 from requirements.errors import InvalidResource
 from requirements.resource import StatedResource
 
@@ -37,7 +39,8 @@ STRONGER: Mapping[str, object] = {**NODE, "cpu_power_db12": 10**5}
 
 
 def _read(stated: Mapping[str, object]) -> StatedResource:
-    return route._read_place(to_json(stated), CONFIG, is_cached=True)[0]
+    asked = RequestedJobs.from_body(JobRequest.model_validate(stated))
+    return route._read_place(asked, CONFIG, is_cached=len(asked.stated) <= route._CACHED_LENGTH)[0]
 
 
 def _read_anew(stated: Mapping[str, object]) -> StatedResource:
@@ -82,9 +85,9 @@ def test_other_times_of_a_node_are_not_read_again(monkeypatch: pytest.MonkeyPatc
 
 
 def test_long_documents_are_read_each_time() -> None:
-    before = len(route._nodes.items())
+    before = len(route._places.items())
     for number in range(3):
-        long = {**NODE, "tags": [f"{number}:{each}" for each in range(700)]}
+        long = {**NODE, "tags": [f"{number}:{each}" for each in range(2000)]}
         assert _read(long) == _read_anew(long)
-        assert len(to_json(long)) < route._CACHED_LENGTH
-    assert len(route._nodes.items()) == before
+        assert len(to_json(long)) > route._CACHED_LENGTH
+    assert len(route._places.items()) == before
