@@ -155,14 +155,20 @@ def select_by_site(classes: Items, has: Resource) -> int:
 def select_by_work(classes: Items, has: Resource) -> int:
     """The cores that the class is given do its CPU work in the time left."""
     found = classes.free("core_ranges")
+    # The time left differs in each request of a node, unlike the cores that it gives.
+    given = classes.once(("cores", has.processors, has.max_ram), lambda: _sort_by_cores(classes, has))
+    for cores, sized in given:
+        found |= sized & classes.needing("cpu_work", cores * has.work_per_core)
+    return found
+
+
+def _sort_by_cores(classes: Items, has: Resource) -> list[tuple[int, int]]:
+    """The classes that are given enough cores, by their number; only memory and cores decide it."""
     by_cores = defaultdict[int, list[CoreRange]](list)
     for size in classes.names("core_ranges"):
-        by_cores[most_cores(size, has)].append(size)
-    for cores, sizes in by_cores.items():
-        enough = [size for size in sizes if cores >= size.processors_min]
-        done = classes.needing("cpu_work", cores * has.work_per_core)
-        found |= done & classes.naming("core_ranges", enough)
-    return found
+        if (cores := most_cores(size, has)) >= size.processors_min:
+            by_cores[cores].append(size)
+    return [(cores, classes.naming("core_ranges", sizes)) for cores, sizes in by_cores.items()]
 
 
 def select_by_architecture(classes: Items, has: Resource) -> int:

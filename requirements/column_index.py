@@ -10,13 +10,16 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from requirements.bitset import mask_from
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 #: The values of an item in a column: its names, or its one number.
 Values = Callable[[Item], Collection[Any]]
+#: Results kept by `Items.once`.
+_KEPT: Final = 256
 
 
 class Column(Generic[Item]):
@@ -103,6 +106,10 @@ class Items(ABC):
     def needing(self, column: str, capacity: float) -> int:
         """Those whose number is not larger."""
 
+    @abstractmethod
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """What is computed from the items alone, once while they stay."""
+
     def accepting(self, column: str, offered: Collection[Any] | None) -> int:
         """Those that name one of these, or nothing; all if anything is offered (None)."""
         return self.everything if offered is None else self.free(column) | self.naming(column, offered)
@@ -144,6 +151,10 @@ class SingleItem(Items, Generic[Item]):
         """1 if its number is not larger."""
         [number] = self._columns[column](self._item)
         return int(number <= capacity)
+
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:  # noqa: ARG002
+        """The result, computed: the item is asked once."""
+        return compute()
 
 
 class ColumnIndex(Generic[Item]):
@@ -198,6 +209,7 @@ class IndexedItems(ColumnIndex[Item], Items):
         """Index items by slot, with the columns that rules read."""
         super().__init__(items)
         self._named = columns
+        self._results: dict[Hashable, object] = {}
 
     def naming(self, column: str, names: Collection[Any]) -> int:
         """The items that name at least one of these."""
@@ -214,6 +226,18 @@ class IndexedItems(ColumnIndex[Item], Items):
     def needing(self, column: str, capacity: float) -> int:
         """The items whose number is not larger."""
         return self._find(column).up_to(capacity)
+
+    def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
+        """The result, kept until an item is added or removed."""
+        if key not in self._results:
+            if len(self._results) >= _KEPT:
+                self._results.clear()
+            self._results[key] = compute()
+        return cast(Result, self._results[key])
+
+    def _write(self, slot: int, item: Item, *, add: bool) -> None:
+        self._results.clear()
+        super()._write(slot, item, add=add)
 
     def _find(self, name: str) -> Column[Item]:
         return self.column(name, self._named[name])

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -278,7 +279,12 @@ def test_work_is_compared_by_its_order_and_not_class_by_class() -> None:
         index.add(work, memory)
     with mock.patch.object(rules, "most_cores", wraps=rules.most_cores) as counted:
         assert set(index.classes(index.mask(has, NO_POOLS))) == set(range(1, 101))
-    assert counted.call_count == 1
+        assert set(index.classes(index.mask(replace(has, wall_time=50), NO_POOLS))) == set(range(1, 51))
+        assert counted.call_count == 1
+        index.add(
+            0, RequirementClass(vo="cms", cpu_time=0, cpu_work_db12=1, processors_min=8, processors_max=8)
+        )
+        assert 0 in index.classes(index.mask(has, NO_POOLS))
 
 
 def test_a_job_without_a_document_or_its_keywords_runs_where_it_did() -> None:
