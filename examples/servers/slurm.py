@@ -63,8 +63,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0,bf_interval=2
-# So that a machine that stands still for seconds fails no command, no launch and no last report of a job.
-KillWait=30
+# So that a machine that stands still for a while fails no command, no launch and no last report of a job.
+KillWait=120
 MinJobAge=3600
 InactiveLimit=0
 ReturnToService=2

@@ -558,11 +558,11 @@ def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Eng
 def test_a_limit_on_all_sites_counts_the_whole_grid(engine: Engine, now: datetime) -> None:
     """New limits count what runs already, wherever; jobs of other kinds, and of other VOs, pass."""
     limited = _put(engine, now, 5, owner="many")
-    [free] = _put(engine, now, 1, owner="bob")
     assert _ids(_ask(_matcher(engine, now, "{}"), 1, ELSEWHERE)) == limited[:1]
-    options = "RunningLimit: {allsites: {Owner: {many: 3}}}"
-    matcher = _matcher(engine, now, options)
+    matcher = _matcher(engine, now, "RunningLimit: {allsites: {Owner: {many: 3}}}")
     assert _ids(_ask(matcher, 2)) == limited[1:3]
+    [free] = _put(engine, now, 1, owner="bob")
+    matcher.notify()
     assert _ids(_ask(matcher, 9, ELSEWHERE)) == [free]
     assert _ask(matcher, 9).refused == _ask(matcher, 9, ELSEWHERE).refused == "limits"
     # Also of a pilot that states no site: its jobs count in the grid, whatever site it is at.

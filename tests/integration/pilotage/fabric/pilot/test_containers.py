@@ -66,28 +66,39 @@ def test_a_payload_runs_in_its_image_with_its_directories_only(
 
 
 @userns
+def test_a_payload_in_a_container_gets_time_to_end_well(
+    server: LeaseServer, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    script = "trap 'echo saved; exit 0' TERM; echo begun; while :; do sleep 0.05; done"
+    job = server.add(shell(script, Image=ANY))
+
+    with PilotProcess(server.url, tmp_path / "work", "--grace", "300", environment=environment) as pilot:
+        server.wait_for(lambda: job.attempts and any(each["output_tail"] for each in job.attempt.heartbeats))
+        server.kill(job)
+        pilot.end()
+
+    assert files_of(job.output)["std.out"] == "begun\nsaved\n"
+
+
+@userns
 def test_limits_and_signals_reach_into_the_container(
     server: LeaseServer, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     marker = f"marker-{uuid.uuid4().hex}"
     loop = f"while :; do sleep 0.05; done # {marker}"
-    saving = server.add(shell(f"trap 'echo saved; exit 0' TERM; echo begun; {loop}", Image=ANY))
     stubborn = server.add(shell(f"trap '' TERM; (setsid setsid sh -c '{loop}' &); {loop}", Image=ANY))
-    slow = server.add(shell(loop, Image=ANY, MaxWallClockTime=1))
+    slow = server.add(shell("while :; do sleep 0.05; done", Image=ANY, MaxWallClockTime=1))
     greedy = "import os,time; x = bytearray(os.urandom(150 << 20)); time.sleep(600)"
     takes = server.add(
         {"Executable": "/usr/bin/python3", "Arguments": ["-c", greedy], "MaxRAM": 100, "Image": ANY}
     )
 
-    with PilotProcess(server.url, tmp_path / "work", "--processors", "4", environment=environment) as pilot:
-        wait_until_there(marker, 3)
-        server.wait_for(lambda: saving.attempt.heartbeats and saving.attempt.heartbeats[-1]["output_tail"])
-        for job in (saving, stubborn):
-            server.kill(job)
+    with PilotProcess(server.url, tmp_path / "work", "--processors", "3", environment=environment) as pilot:
+        wait_until_there(marker, 2)
+        server.kill(stubborn)
         pilot.end()
 
     wait_until_gone(marker)
-    assert files_of(saving.output)["std.out"] == "begun\nsaved\n"
     assert takes.minor_status == "Job has exceeded its memory limit"
     assert slow.minor_status == "Job has exceeded maximum wall clock time"
 

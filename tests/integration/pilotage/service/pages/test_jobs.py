@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -45,12 +46,17 @@ def _expect_jobs(page: Page, ids: Sequence[int]) -> None:
 DETAILS = {"Run": 17, "Book": "https://book.example.org/7", "Bad": "javascript:alert(1)"}
 
 
-def _run(service: Service, job_id: int, *, output: bytes | None = None, **progress: Any) -> None:
-    """The only waiting job that the pilot fits, from start to end."""
+def _take(service: Service, job_id: int) -> tuple[httpx.Client, str]:
+    """A pilot that gets this job, and the address of its lease."""
     pilot = service.pilot("LCG.A.org/ce1/long")
-    [match] = pilot.post("/api/v1/matcher/requestJob", json=LONG).raise_for_status().json()["matches"]
-    assert match["job_id"] == job_id
-    lease = f"/api/v1/leases/{match['lease']}"
+    wanted = {**LONG, "JobID": job_id}
+    [match] = pilot.post("/api/v1/matcher/requestJob", json=wanted).raise_for_status().json()["matches"]
+    return pilot, f"/api/v1/leases/{match['lease']}"
+
+
+def _run(service: Service, job_id: int, *, output: bytes | None = None, **progress: Any) -> None:
+    """This job, from start to end."""
+    pilot, lease = _take(service, job_id)
     pilot.post(f"{lease}/start", json={}).raise_for_status()
     pilot.post(f"{lease}/heartbeat", json=progress).raise_for_status()
     noted = {"application_status": "Event 7", "parameters": {"Local batch id": HOSTILE}}
@@ -73,9 +79,7 @@ def _run(service: Service, job_id: int, *, output: bytes | None = None, **progre
 def test_each_retry_by_a_rule_stands_on_the_page(service: Service, signed_in: SignedIn) -> None:
     [job_id] = _submit(service, {"MinRAM": 1000, "Retry": "137: Memory x 1.5, twice; any failure: never"})
     for exit_code in (137, 137, 2):
-        pilot = service.pilot("LCG.A.org/ce1/long")
-        [match] = pilot.post("/api/v1/matcher/requestJob", json=LONG).raise_for_status().json()["matches"]
-        lease = f"/api/v1/leases/{match['lease']}"
+        pilot, lease = _take(service, job_id)
         pilot.post(f"{lease}/start", json={}).raise_for_status()
         end = {"status": "Failed", "exit_code": exit_code}
         pilot.post(f"{lease}/finish", json=end).raise_for_status()
@@ -279,15 +283,6 @@ def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: Si
 def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, signed_in: SignedIn) -> None:
     owner = {"user": "fay"}
     [job_id] = _submit(service, {"JobName": HOSTILE, "JobGroup": "way", "MinRAM": 2000}, **owner)
-    with database.writing(service.engine) as conn:
-        stored_rows.force(conn, job_id, priority=10.0)
-    for others in (
-        service.as_role("vo_admin", vo="cms", user="eve"),
-        service.as_role("vo_admin", vo="dune", user="kim"),
-    ):
-        kept = {"status": ["Waiting"]}
-        ids = [each["job_id"] for each in others.get("/api/v1/jobs?status=Waiting&limit=1000").json()["jobs"]]
-        others.post("/api/v1/jobs/kill", json={**kept, "ids": [each for each in ids if each != job_id]})
     page = signed_in(service, role="user", vo="cms", **owner)
     page.goto(f"/jobs/{job_id}")
     expect(page.get_by_role("heading", level=1)).to_have_text(f"Job {job_id} · {HOSTILE}")
@@ -439,10 +434,8 @@ def test_input_files_are_sent_with_the_form(service: Service, signed_in: SignedI
     picture(page, "jobs/new-files")
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url(re.compile(r"/jobs/\d+$"))
-    wanted = {**LONG, "JobID": int(page.url.rpartition("/")[2])}
-    pilot = service.pilot("LCG.A.org/ce1/long")
-    [match] = pilot.post("/api/v1/matcher/requestJob", json=wanted).raise_for_status().json()["matches"]
-    archive = pilot.get(f"/api/v1/leases/{match['lease']}/sandbox").raise_for_status().content
+    pilot, lease = _take(service, int(page.url.rpartition("/")[2]))
+    archive = pilot.get(f"{lease}/sandbox").raise_for_status().content
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         members = {each.name: (tar.extractfile(each), each.mode) for each in tar.getmembers()}
     assert {name: file.read() for name, (file, _) in members.items() if file} == files
