@@ -131,26 +131,36 @@ DETACH_OUTPUTS = (
     .values(output=None)
 )
 
-#: Looked up one by one in the index of outputs: there are as many as attempts.
-_is_output_of_an_attempt = exists().where(
-    attempts.c.output == blobs.c.digest, attempts.c.vo == bindparam("the_vo")
+_next_digests = (
+    select(blobs.c.digest)
+    .where(blobs.c.digest > bindparam("after"))
+    .order_by(blobs.c.digest)
+    .limit(_LIMIT)
+    .subquery()
 )
-#: Read once: descriptions have no index by their sandbox, and few of them are of jobs that have not ended.
+#: From the primary key alone; a digest that two VOs have is there twice.
+END_OF_PAGE = select(func.max(_next_digests.c.digest).label("upto"), func.count().label("rows"))
+_is_unused_blob = and_(
+    blobs.c.last_used_at < sql.time_of_key("before_by_vo", blobs.c.vo),
+    ~exists().where(attempts.c.output == blobs.c.digest, attempts.c.vo == blobs.c.vo),
+)
+#: By the range, not by a list of so many: PostgreSQL would scan the table for that.
+UNUSED_BLOBS = select(blobs.c.digest).where(
+    blobs.c.digest > bindparam("after"), blobs.c.digest <= bindparam("upto"), _is_unused_blob
+)
+#: Only the listed ones: PostgreSQL compares with each of them if all would not fit into its memory.
 _sandboxes = (
-    select(descriptions.c.sandbox)
-    .join(jobs, jobs.c.description_id == descriptions.c.description_id)
-    .where(
-        jobs.c.vo == bindparam("the_vo"), jobs.c.status.in_(_NOT_FINAL), descriptions.c.sandbox.is_not(None)
-    )
+    select(jobs.c.vo, descriptions.c.sandbox)
+    .join_from(descriptions, jobs, jobs.c.description_id == descriptions.c.description_id)
+    .where(sql.is_listed(descriptions.c.sandbox), jobs.c.status.in_(_NOT_FINAL))
 )
-_may_go = and_(
-    blobs.c.vo == bindparam("the_vo"),
-    blobs.c.last_used_at < _BEFORE,
-    ~_is_output_of_an_attempt,
-    blobs.c.digest.not_in(_sandboxes),
+_is_listed_blob = and_(sql.is_listed(blobs.c.digest), _is_unused_blob)
+LOCK_BLOBS = select(blobs.c.digest).where(_is_listed_blob).with_for_update(skip_locked=True)
+REMOVE_BLOBS = (
+    delete(blobs)
+    .where(_is_listed_blob, tuple_(blobs.c.vo, blobs.c.digest).not_in(_sandboxes))
+    .returning(blobs.c.digest)
 )
-OLD_BLOBS = select(blobs.c.digest).where(_may_go).limit(_LIMIT).with_for_update(skip_locked=True)
-REMOVE_BLOBS = delete(blobs).where(sql.is_listed(blobs.c.digest), _may_go).returning(blobs.c.digest)
 
 
 _is_output = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.is_output)
@@ -333,15 +343,32 @@ def detach_outputs(conn: Connection, old: OldJobs) -> int:
     return conn.execute(DETACH_OUTPUTS, {"ids": found}).rowcount if found else 0
 
 
-def remove_blobs(conn: Connection, *, vo: str, before: datetime, limit: int) -> list[str]:
-    """Delete the rows of archives that were not used since and that no job needs; their digests.
+def list_unused_blobs(
+    conn: Connection, *, after: str, most: int, before: Mapping[str, datetime]
+) -> tuple[list[str], str | None]:
+    """Archives that a VO has not used since its time, and that are no output of an attempt of it.
 
-    The files are deleted after the commit, by `blobs.remove_file`.
+    Of the next `most` behind the digest `after`, with the last of these digests; None: there are no more.
     """
-    values = {"the_vo": vo, "before": before}
+    end = conn.execute(END_OF_PAGE, {"after": after, "limit": most}).one()
+    if not end.rows:
+        return [], None
     sql.join_row_by_row(conn)
-    old = list(conn.execute(OLD_BLOBS, {**values, "limit": limit}).scalars())
-    return list(conn.execute(REMOVE_BLOBS, {**values, "ids": old}).scalars()) if old else []
+    values = {"after": after, "upto": end.upto, "before_by_vo": before}
+    unused = list(conn.execute(UNUSED_BLOBS, values).scalars())
+    return unused, end.upto if end.rows == most else None
+
+
+def remove_blobs(conn: Connection, digests: Collection[str], *, before: Mapping[str, datetime]) -> list[str]:
+    """Delete the rows of archives that are unused and no sandbox of a job that has not ended; their digests.
+
+    A row that a submission or an upload has locked stays: these set the time of its use. The files are
+    deleted after the commit, by `blobs.remove_file`.
+    """
+    sql.join_row_by_row(conn)
+    values = {"ids": sorted(digests), "before_by_vo": before}
+    locked = list(conn.execute(LOCK_BLOBS, values).scalars())
+    return list(conn.execute(REMOVE_BLOBS, {**values, "ids": locked}).scalars()) if locked else []
 
 
 def remove_outputs(conn: Connection, *, vo: str, quota: int, before: datetime, limit: int) -> list[str]:

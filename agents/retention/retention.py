@@ -36,6 +36,8 @@ NAME: Final = "retention"
 #: Rows per transaction, and transactions per kind of data and cycle.
 _LIMIT: Final = 500
 _ROUNDS: Final = 40
+#: Archives that are looked at in one statement.
+_DIGESTS: Final = 5_000
 #: Files per transaction: an upload of the same content waits until it ends.
 _FILES: Final = 50
 
@@ -88,6 +90,7 @@ class RetentionState:
     #: next process would begin with the oldest again.
     has_next: bool = True
     ended: EndedPass = field(default_factory=EndedPass)
+    digest: str = ""  #: of the archive that was looked at last; the first of all is behind the empty text
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
 
@@ -141,6 +144,11 @@ def cycle(
             removed += ended_jobs.remove(
                 leadership, searched.ended, cutoffs, readers=readers, limit=_LIMIT, most=most
             )
+        before = leadership.serve_each(
+            cutoffs, lambda vo: now - timedelta(days=options_for(config, vo).retention.sandboxes)
+        )
+        with leadership.isolating("the pass over archives failed, the rest is continued"):
+            removed["blobs"] += _remove_blobs(leadership, searched, before, store)
         of_vos = leadership.serve_each(cutoffs, lambda vo: _remove_of_vo(leadership, config, vo, store))
         removed = sum(of_vos.values(), removed)
         with leadership.isolating("the partitions of the job log failed, the rest is continued"):
@@ -211,12 +219,9 @@ def _remove_of_vo(
     before = leadership.now - timedelta(days=keep.jobs)
     remove_pilots = partial(retention.remove_pilots, vo=vo, before=before, limit=_LIMIT)
     removed["pilots"] += _repeat_step(leadership, remove_pilots)
-    before = leadership.now - timedelta(days=keep.sandboxes)
-    remove = partial(retention.remove_blobs, vo=vo, before=before, limit=_LIMIT)
-    removed["blobs"] += _remove_blobs(leadership, remove, store)
     quota = options_for(config, vo).limits.output_quota
     remove = partial(retention.remove_outputs, vo=vo, quota=quota, before=leadership.now, limit=_LIMIT)
-    removed["outputs over quota"] += _remove_blobs(leadership, remove, store)
+    removed["outputs over quota"] += _remove_outputs(leadership, remove, store)
     return removed
 
 
@@ -249,6 +254,47 @@ def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[
 
 
 def _remove_blobs(
+    leadership: Leadership, searched: RetentionState, before: Mapping[str, datetime], store: BlobStore | None
+) -> int:
+    """Go on through the archives of all VOs, and after the last begin with the first again.
+
+    Digests are random. So where so many of a part of the archives were to be deleted, there are more.
+    """
+    total = 0
+    for _ in range(_ROUNDS) if searched.has_next else count():
+        with database.reading(leadership.engine) as conn:
+            found, upto = retention.list_unused_blobs(
+                conn, after=searched.digest, most=_DIGESTS, before=before
+            )
+        unused = iter(sorted(set(found)))
+        while some := list(islice(unused, _LIMIT)):
+            removed = _remove_rows(leadership, some, before)
+            if store is not None:
+                _remove_files(leadership, store, removed)
+            total += len(removed)
+        searched.digest = upto or ""
+        if upto is None:
+            break
+    else:
+        if total >= _LIMIT:
+            leadership.unfinished.append(searched)
+    return total
+
+
+def _remove_rows(leadership: Leadership, digests: Sequence[str], before: Mapping[str, datetime]) -> list[str]:
+    removed: list[str] = []
+
+    def remove(of_vos: Mapping[str, datetime]) -> None:
+        with leadership.writing() as conn:
+            gone = retention.remove_blobs(conn, digests, before=of_vos)
+        removed.extend(gone)
+
+    left = {vo: each for vo, each in before.items() if vo not in leadership.broken}
+    leadership.serve_together(left, remove)
+    return removed
+
+
+def _remove_outputs(
     leadership: Leadership, remove: Callable[[Connection], list[str]], store: BlobStore | None
 ) -> int:
     """Delete rows and commit, then the files that no row refers to any more."""

@@ -41,6 +41,12 @@ def _keep(
         store.discard(staged)
 
 
+def _remove(conn: Connection, before: datetime, *, vo: str = "lhcb", most: int = 10) -> list[str]:
+    """What retention does with the rows of a page of archives."""
+    unused, _ = retention.list_unused_blobs(conn, after="", most=10, before={vo: before})
+    return retention.remove_blobs(conn, unused[:most], before={vo: before})
+
+
 def _is_there(store: BlobStore, digest: str) -> bool:
     try:
         store.open(digest).close()
@@ -117,10 +123,10 @@ def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: BlobStore, 
     _keep(engine, store, b"shared", now, vo="cms")
     later = now + timedelta(days=1)
     with database.writing(engine) as conn:
-        assert retention.remove_blobs(conn, vo="lhcb", before=later, limit=10) == [digest]
+        assert _remove(conn, later) == [digest]
     with database.writing(engine) as conn:
         assert not blobs.remove_file(conn, store, digest)
-        retention.remove_blobs(conn, vo="cms", before=later, limit=10)
+        _remove(conn, later, vo="cms")
     with database.writing(engine) as conn:
         assert blobs.remove_file(conn, store, digest)
     assert not _is_there(store, digest)
@@ -131,7 +137,7 @@ def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back
 ) -> None:
     digest = _keep(engine, store, b"back again", now)
     with database.writing(engine) as conn:
-        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+        _remove(conn, now + timedelta(days=1))
 
     def remove(conn: Connection) -> None:
         assert blobs.remove_file(conn, store, digest)
@@ -145,7 +151,7 @@ def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
 ) -> None:
     digest = _keep(engine, store, b"stays", now)
     with database.writing(engine) as conn:
-        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+        _remove(conn, now + timedelta(days=1))
     staged = store.stage([b"stays"], limit=LIMIT)
 
     def remove() -> bool:
@@ -169,7 +175,7 @@ def test_what_is_known_is_always_there(engine: Engine, store: BlobStore, now: da
                 _keep(engine, store, dice.choice(contents), now)
                 continue
             with database.writing(engine) as conn:
-                gone = retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=2)
+                gone = _remove(conn, now + timedelta(days=1), most=2)
             for digest in gone:
                 with database.writing(engine) as conn:
                     blobs.remove_file(conn, store, digest)
@@ -196,9 +202,25 @@ def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
 
     def retain() -> list[str]:
         with database.writing(engine) as conn:
-            return retention.remove_blobs(conn, vo="lhcb", before=late, limit=10)
+            return _remove(conn, late)
 
     assert concurrency.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == []
+
+
+def test_an_archive_that_a_job_of_one_vo_needs_goes_from_another(
+    engine: Engine, store: BlobStore, now: datetime
+) -> None:
+    digest = _keep(engine, store, b"sandbox", now)
+    _keep(engine, store, b"sandbox", now, vo="cms")
+    late = now + timedelta(days=30)
+    with database.writing(engine) as conn:
+        stored_rows.job_ids(conn, now, sandbox=digest)
+        unused, _ = retention.list_unused_blobs(conn, after="", most=10, before={"lhcb": late, "cms": late})
+        assert unused == [digest, digest]
+        assert retention.remove_blobs(conn, unused, before={"lhcb": late, "cms": late}) == [digest]
+        assert blobs.read_size(conn, digest, vo="lhcb") == 7
+        with pytest.raises(BlobNotFound):
+            blobs.read_size(conn, digest, vo="cms")
 
 
 def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
@@ -207,7 +229,7 @@ def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
     digest = _keep(engine, store, b"sandbox", now)
     with database.writing(engine) as conn:
         assert not blobs.touch_blob(conn, digest, vo="cms", now=now)
-        retention.remove_blobs(conn, vo="lhcb", before=now + timedelta(days=1), limit=10)
+        _remove(conn, now + timedelta(days=1))
         assert not blobs.touch_blob(conn, digest, vo="lhcb", now=now)
 
 

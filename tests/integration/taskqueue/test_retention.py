@@ -1,7 +1,7 @@
 """What goes when it is old, and what stays."""
 
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +340,11 @@ def test_deleted_jobs_go_after_a_day_also_those_that_were_kept_then(engine: Engi
     assert removed == [1, 1]
 
 
+def _remove_blobs(conn: Connection, before: datetime) -> list[str]:
+    unused, _ = retention.list_unused_blobs(conn, after="", most=10, before={"lhcb": before})
+    return retention.remove_blobs(conn, unused, before={"lhcb": before})
+
+
 def _blob(conn: Connection, store: DirectoryStore, content: bytes, now: datetime) -> str:
     staged = store.stage([content], limit=100)
     return blobs.store_blob(conn, store, staged, vo="lhcb", quota=None, now=now)
@@ -351,11 +356,11 @@ def test_an_output_goes_when_it_is_old(engine: Engine, now: datetime, tmp_path: 
         digest = _blob(conn, store, b"output", now - 3 * DAY)
         job_id = _old(conn, JobStatus.DONE, now)
         conn.execute(update(attempts).values(output=digest))
-        assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == []  # still named
+        assert _remove_blobs(conn, now - DAY) == []  # still named
         assert retention.detach_outputs(conn, _ended([job_id], now - 3 * DAY)) == 0
         assert retention.detach_outputs(conn, _ended([job_id], now - DAY, vo="cms")) == 0
         assert retention.detach_outputs(conn, _ended([job_id], now - DAY)) == 1
-        assert retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10) == [digest]
+        assert _remove_blobs(conn, now - DAY) == [digest]
         assert jobs.get_job(conn, job_id)
 
 
@@ -394,7 +399,46 @@ def test_a_sandbox_stays_while_a_job_needs_it(
         digest = _blob(conn, store, b"sandbox", now - 3 * DAY)
         [job_id] = stored_rows.job_ids(conn, now, sandbox=digest)
         stored_rows.force(conn, job_id, status=status.value)
-        assert bool(retention.remove_blobs(conn, vo="lhcb", before=now - DAY, limit=10)) is goes
+        assert bool(_remove_blobs(conn, now - DAY)) is goes
+
+
+def test_archives_of_all_vos_are_looked_at_a_page_in_a_transaction_and_none_twice(
+    engine: Engine, now: datetime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three pages of two in a cycle; the next goes on where it stopped, and after the last with the first."""
+    monkeypatch.setattr(agent, "_DIGESTS", 2)
+    monkeypatch.setattr(agent, "_ROUNDS", 3)
+    store = DirectoryStore(tmp_path / "blobs")
+    kept = {"atlas": 10, "cms": 30}
+    text = ", ".join(f"{vo}: {{Retention: {{Sandboxes: {days}}}}}" for vo, days in kept.items())
+    config = queued_jobs.grid(queued_jobs.GRID + f"Operations: {{{text}}}\n")
+    with database.writing(engine) as conn:
+        for vo in kept:
+            for number in range(4):
+                staged = store.stage([f"{vo}{number}".encode()], limit=100)
+                blobs.store_blob(conn, store, staged, vo=vo, quota=None, now=now - 20 * DAY)
+            stored_rows.force(conn, _old(conn, JobStatus.DONE, now), vo=vo)
+    list_unused, pages = retention.list_unused_blobs, []
+
+    def note(conn: Connection, *, after: str, **bounds: Any) -> tuple[list[str], str | None]:
+        unused, upto = list_unused(conn, after=after, **bounds)
+        pages.append((after, upto))
+        return unused, upto
+
+    monkeypatch.setattr(retention, "list_unused_blobs", note)
+    memory, removed = agent.RetentionState(), []
+    for minutes in (0, 10):
+        later = now + timedelta(minutes=minutes)
+        result = agent.cycle(engine, config, now=later, holder="me", store=store, memory=memory)
+        assert result is not None
+        removed.append(result.removed.get("blobs", 0))
+    assert sum(removed) == 4
+    assert pages[0][0] == ""
+    assert [after for after, _ in pages[1:]] == [upto for _, upto in pages[:-1]]
+    assert (pages[-1][1], memory.digest) == (None, "")
+    with database.reading(engine) as conn:
+        assert conn.execute(select(blobs.table.c.vo)).scalars().all() == ["cms"] * 4
+    assert len(list(store.digests(before=datetime.now(UTC) + DAY))) == 4
 
 
 _ROWS: list[tuple[Table, dict[str, object], str]] = [
