@@ -135,6 +135,14 @@ class _Offer:
         return self.free == self.cores
 
 
+@dataclass(frozen=True, slots=True)
+class _Stated:
+    """What the slots of a queue with equal hardware offer when they begin."""
+
+    resource: Resource | None  #: None: the configuration has no such queue for the VO
+    power: float  #: CPU time of a second
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Slot:
     """A slot in the replay."""
@@ -231,6 +239,7 @@ class Simulation:
         self._idle: dict[_Offer, dict[_Slot, None]] = {}
         self._due: set[_Offer] = set()  # of those that wait, which ask again at a known time
         self._classes: dict[tuple[str, int], RequirementClass] = {}
+        self._stated: dict[tuple[QueueAddress, str, str | None, int], _Stated] = {}
         self._resources: dict[tuple[_Offer, int], Resource] = {}
         self._is_changed = self._has_come = False  # since the last cycle: the configuration; jobs came
         self._mapped = self._weighed = 0.0  # when the agents ran, seconds
@@ -523,7 +532,7 @@ class Simulation:
         if resource is None:
             if len(self._resources) >= _RESOURCES:
                 self._resources.clear()
-            resource = self._resources[key] = build_resource(offer, self._config)
+            resource = self._resources[key] = build_resource(offer, self._find_stated(offer))
         place, stamp = slot.place, slot.recorded.stamp
         return MatchRequest(
             presented=StatedResource(
@@ -535,19 +544,35 @@ class Simulation:
             cache_key=offer,
         )
 
+    def _find_stated(self, offer: _Offer) -> _Stated:
+        """Read once: it stays as the time of a slot goes by, which each few minutes makes another offer."""
+        key = offer.place, offer.vo, offer.shape, self._config.version
+        if key not in self._stated:
+            if len(self._stated) >= _RESOURCES:
+                self._stated.clear()
+            self._stated[key] = _read_stated(offer, self._config)
+        return self._stated[key]
 
-def build_resource(offer: _Offer, config: Configuration) -> Resource:
-    """What a pilot states: as its queue, and what that leaves open as it was measured."""
+
+def _read_stated(offer: _Offer, config: Configuration) -> _Stated:
+    """What the queue states, and what that leaves open as it was measured."""
     if not config.knows(offer.place) or offer.vo not in config.vos:
-        return Resource(cpu_time=0)  # the matcher answers that it is not served
+        return _Stated(None, 1.0)
     values = config.values(offer.place, offer.vo)
     stated = queue_offer.build_resource(values)
     measured = {} if offer.shape is None else _list_measured(stated, hardware.read_shape(offer.shape))
-    stated = replace(stated, **measured)
+    return _Stated(replace(stated, **measured), queue_offer.read_power(values))
+
+
+def build_resource(offer: _Offer, known: _Stated) -> Resource:
+    """What a pilot states, by the time and the parts of its slot that are left."""
+    stated = known.resource
+    if stated is None:
+        return Resource(cpu_time=0)  # the matcher answers that it is not served
     elapsed = offer.steps * _OFFERED
     if elapsed and stated.wall_time is not None:
         left = max(0.0, stated.wall_time - elapsed) // _OFFERED * _OFFERED
-        cpu_time = min(stated.cpu_time, left * queue_offer.read_power(values))
+        cpu_time = min(stated.cpu_time, left * known.power)
         stated = replace(stated, wall_time=left, cpu_time=cpu_time)
     before = core_tags(stated.processors or 1, whole_node=stated.whole_node)
     is_whole_node = stated.whole_node and offer.is_whole
