@@ -18,11 +18,15 @@ from matcher.limits import job_groups
 from matcher.request import node_checks
 from optimizers.description import template_cache
 from pilotage import tar_headers
+from pilotage.fabric.pilot.service import timed_response, transport
 from pilotage.plugins.arc import rest as arc
 from pilotage.plugins.dirac import door_guard
+from pilotage.plugins.kubernetes import api as kubernetes
+from pilotage.plugins.web_hooks import messages
 from pilotage.replay import recorded_day
 from pilotage.service import hot_routes
 from pilotage.service.auth import rate_limits
+from pilotage.service.auth.oidc import discovery
 from pilotage.service.queries import archives, downtimes
 from pilotage.service.routes import matcher
 from pilotage.service.services import ServiceLimits
@@ -40,6 +44,7 @@ _STREAMS: Final = f"{_ROUTES}test_job_changes.py::"
 _CONNECTIONS: Final = "tests/integration/pilotage/cli/processes/test_client_connections.py::"
 _RATES: Final = "tests/unit/pilotage/service/auth/test_rate_limits.py::"
 _REPLAY: Final = "tests/integration/pilotage/replay/test_replay.py::"
+_OUTGOING: Final = "tests/integration/pilotage/test_outgoing_requests.py::"
 _EDITS: Final = "tests/unit/cs_config/editing/test_permissions.py::"
 _CHECKS: Final = "tests/unit/optimizers/submit/test_checking.py::"
 
@@ -495,11 +500,22 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             test=f"{_EDITS}test_a_site_that_adds_queues_does_not_multiply_the_values_of_vos",
         ),
         Amount(
-            who="CE of the kind `arc`",
-            what="an answer to a director or gateway",
-            most=f"{arc.MOST >> 20} MB, {arc.LONGEST:g} s, not compressed: the CE is away in this cycle",
-            counted_by="pilotage.plugins.arc.rest.ArcRest",
-            test="tests/plugins/arc/test_arc_answers.py::test_an_answer_without_end_is_given_up",
+            who="server of others that we send requests to",
+            what="time of a request in all, and bytes of its answer, with its head",
+            most=f"issuer: {discovery.TIMEOUT:g} s, {discovery.MOST >> 20} MB; CE of the kind `arc`: "
+            f"{arc.LONGEST:g} s, {arc.MOST >> 20} MB; cluster: {kubernetes.LONGEST:g} s, "
+            f"{kubernetes.MOST >> 20} MB; receiver of a web hook: {messages.TRY_SECONDS:g} s, only the head. "
+            "Redirects are not followed, and what is compressed is refused: it is away",
+            counted_by="pilotage.bounded_http.BoundedTransport",
+            test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
+        ),
+        Amount(
+            who="pilot, director, gateway, client",
+            what="time and bytes of an answer of the service",
+            most=f"its head within the time of a request, then {timed_response.LEAST_RATE / 1e3:g} kB/s; "
+            f"{transport.Transport.longest_answer >> 20} MB but for archives, which have limits of their own",
+            counted_by="pilotage.fabric.pilot.service.timed_response.TimedResponse",
+            test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
         ),
         Amount(
             who="site",

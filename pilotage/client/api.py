@@ -117,7 +117,7 @@ class RenewableToken(TokenSource, Protocol):
 class _ClientTransport(Transport):
     """Requests whose errors are for people and programs: a status is one, whatever it is."""
 
-    longest_answer = None
+    longest_answer = 1 << 30
 
     def __init__(self, url: str, token: str | TokenSource, *, whose: str, **more: Any) -> None:
         super().__init__(url, token, **more)
@@ -249,7 +249,7 @@ class ServiceClient:
         """
         cursor, change = "", None
         path = _with_query("/jobs/events", {**filters, "seconds": f"{seconds:.3f}"})
-        with self._http.open("GET", path) as response:
+        with self._http.open("GET", path, may_pause=True) as response:
             for encoded in response:
                 line = encoded.decode("utf-8").rstrip("\r\n")
                 name, _, value = line.partition(": ")

@@ -1,25 +1,26 @@
 """`pilotage downtime`: planned downtimes of sites and CEs, by hand and from feeds."""
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
-from http.client import HTTPException
 from pathlib import Path
 from typing import Annotated, Final
-from urllib.request import urlopen
 
+import httpx
 from rich.console import RenderableType
 
 from cs_config.formats import downtimes
+from pilotage.bounded_http import BoundedTransport
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
-from pilotage.cli.errors import CommandRefused, WrongUsage
+from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
 
-#: Bytes of a feed, and seconds for which a server may be silent.
+#: Bytes of a feed, and seconds until all of it is there.
 _MOST: Final = 32 << 20
-_TIMEOUT: Final = 60.0
+_SECONDS: Final = 120.0
 
 
 def add(
@@ -120,12 +121,16 @@ def _fetch(feed: str) -> str:
 
 
 def _download(url: str) -> bytes:
+    bounded = BoundedTransport(None, seconds=_SECONDS, most=_MOST, environment=os.environ)
     try:
-        with urlopen(url, timeout=_TIMEOUT) as answer:  # noqa: S310  (of these two schemes)
-            content: bytes = answer.read(_MOST + 1)
-    except (OSError, ValueError, HTTPException) as error:
-        raise CommandRefused(f"{url}: {error}") from error
-    return content
+        with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
+            answer = client.get(url)
+    except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
+        raise CommandRefused(f"{url}: {harmless(str(error)) or type(error).__name__}") from error
+    if answer.status_code != httpx.codes.OK:
+        to = harmless(answer.headers.get("Location", ""))[:300]
+        raise CommandRefused(f"{url}: answered with {answer.status_code}{to and f', which leads to {to}'}")
+    return answer.content
 
 
 def table(found: list[Entry]) -> RenderableType:

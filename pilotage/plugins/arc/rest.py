@@ -5,7 +5,6 @@ Source: NorduGrid, ARC CE REST interface 1.0.
 
 import re
 import ssl
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import Field, model_validator
 
+from pilotage.bounded_http import BoundedTransport
 from pilotage.fabric.batch.batch_system import BatchSystemAway
 from pilotage.fabric.batch.settings import Connect
 from pilotage.fabric.batch.shell import NoAnswer
@@ -27,17 +27,17 @@ from requirements.errors import format_count
 Item = Mapping[str, Any]
 #: Jobs in one request: A-REX reads a megabyte of it at most.
 _AT_ONCE = 1000
-#: Seconds that an answer may pause, and take in all.
+#: Seconds that a request may pause, and take in all.
 _PATIENCE, LONGEST = 30.0, 120.0
 #: Bytes of an answer: those of a hundred thousand jobs. A CE is a site's, and a director serves several.
 MOST = 32 << 20
-#: Header with the size of a file, of which the other ones are not read.
+#: Header with the size of a file.
 _SIZE = "Content-Length"
 
 
 def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
     """Connections over TLS; a proxy of the environment must not see the token."""
-    return httpx.HTTPTransport(verify=context, trust_env=False)
+    return BoundedTransport(context, seconds=LONGEST, most=MOST)
 
 
 class Credentials(SettingsPart):
@@ -181,16 +181,10 @@ class ArcRest:
         with self._failures():
             headers = {
                 "Accept": "application/json",
-                "Accept-Encoding": "identity",  # a few kilobytes would unpack to gigabytes
                 **self._credentials.headers(),
                 **sent.pop("headers", {}),
             }
-            with self._client().stream(method, self.url + path, headers=headers, **sent) as response:
-                content = _read_bounded(response)
-            size = {_SIZE: response.headers[_SIZE]} if _SIZE in response.headers else {}
-            return httpx.Response(
-                response.status_code, headers=size, content=content, request=response.request
-            )
+            return self._client().request(method, self.url + path, headers=headers, **sent)
 
     def _client(self) -> httpx.Client:
         """Connections with the files as they are now."""
@@ -212,18 +206,6 @@ class ArcRest:
             raise NoAnswer(f"{self.url} gave no answer: {type(error).__name__} {error}") from error
         except (OSError, ValueError) as error:
             raise BatchSystemAway(f"{self.url}: token, certificate or authorities: {error}") from error
-
-
-def _read_bounded(response: httpx.Response) -> bytes:
-    """What a CE answers; `httpx.DecodingError` if it does not end, or is compressed though nobody asked."""
-    if "Content-Encoding" in response.headers:
-        raise httpx.DecodingError("the answer is compressed")
-    content, until = bytearray(), time.monotonic() + LONGEST
-    for piece in response.iter_bytes():
-        content += piece
-        if len(content) > MOST or time.monotonic() > until:
-            raise httpx.DecodingError(f"the answer has more than {MOST:,} bytes, or takes over {LONGEST:g} s")
-    return bytes(content)
 
 
 def _path(reference: str, *parts: str) -> str:

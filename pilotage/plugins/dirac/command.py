@@ -5,6 +5,7 @@ dashboards of DIRAC's Monitoring; the third command translates descriptions of j
 """
 
 import json
+import os
 import socket
 import ssl
 import sys
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cs_config import gc_tuning
 from cs_config.versions import store
+from pilotage.bounded_http import BoundedTransport
 from pilotage.cli import engine as cli_engine
 from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
@@ -274,8 +276,8 @@ def _read_record(file: TextIO) -> dict[str, Any]:
     return found
 
 
-#: Records in one request, and seconds for it.
-_MOST, _SECONDS = 5_000, 120.0
+#: Records in one request, seconds for it, and bytes of the answer, which has a result for each record.
+_MOST, _SECONDS, _MOST_ANSWERED = 5_000, 120.0, 32 << 20
 #: As DIRAC makes them: dashboards sum by texts, which have to be keywords.
 MAPPING: Final[Mapping[str, Any]] = {
     "mappings": {
@@ -335,7 +337,8 @@ def send(
     place = _name_place(url)
     try:
         context = transport.tls_context(authorities)
-        with httpx.Client(verify=context, timeout=_SECONDS, auth=_read_netrc()) as client:
+        bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED, environment=os.environ)
+        with httpx.Client(transport=bounded, timeout=_SECONDS, auth=_read_netrc()) as client:
             made = client.put(f"{url}/{index}", json=MAPPING)
             if "resource_already_exists_exception" not in made.text:
                 made.raise_for_status()

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import httpx
 
+from pilotage.bounded_http import BoundedTransport
 from pilotage.cli.errors import CommandRefused, harmless
 from pilotage.fabric.pilot.service import transport
 from requirements.errors import InvalidRequest
@@ -77,16 +78,10 @@ def _fetch_https(url: str, context: ssl.SSLContext) -> tuple[int, bytes]:
         "clientVO": "unknown",
         "clientSetup": "None",
     }
-    content = b""
-    with (
-        httpx.Client(verify=context, timeout=_SECONDS, trust_env=False) as client,
-        client.stream("POST", url, data=form) as response,
-    ):
-        for chunk in response.iter_bytes():
-            content += chunk
-            if len(content) > _MOST_ANSWERED:
-                raise CommandRefused(f"{url}: the answer has more than {_MOST_ANSWERED:,} bytes")
-    return response.status_code, content
+    bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED)
+    with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
+        response = client.post(url, data=form)
+    return response.status_code, response.content
 
 
 async def _fetch_dips(url: str, context: ssl.SSLContext) -> object:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 from pydantic import Field
 
+from pilotage.bounded_http import BoundedTransport
 from pilotage.fabric.batch.batch_system import BatchSystemAway, SubmissionRefused
 from pilotage.fabric.batch.settings import Connect
 from pilotage.fabric.batch.shell import NoAnswer
@@ -21,10 +22,10 @@ from pilotage.fabric.pilot.service import transport as service_transport
 
 #: An object of the API.
 Item = Mapping[str, Any]
-#: Objects in one answer of a list.
-_PAGE: Final = 500
-#: Seconds that an answer may take.
-_PATIENCE: Final = 30.0
+#: Objects in one answer of a list, and in all of them.
+_PAGE, _MOST_OBJECTS = 500, 200_000
+#: Seconds that a request may pause, and take in all; bytes of an answer: those of so many pods, and logs.
+_PATIENCE, LONGEST, MOST = 30.0, 120.0, 64 << 20
 #: What never becomes a Job, whenever it is sent.
 _REFUSED: Final = frozenset(
     {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
@@ -34,7 +35,7 @@ _MOUNTED: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 def connect(context: ssl.SSLContext) -> httpx.BaseTransport:
     """Connections over TLS; a proxy of the environment must not see the token."""
-    return httpx.HTTPTransport(verify=context, trust_env=False)
+    return BoundedTransport(context, seconds=LONGEST, most=MOST)
 
 
 class ApiServer(SettingsPart):
@@ -93,6 +94,8 @@ class KubernetesApi:
             found += items
             if not (after := metadata.get("continue")):
                 return found
+            if not items or len(found) >= _MOST_OBJECTS:
+                raise NoAnswer(f"{self._server.url}: the list of {resource} does not end")
             params["continue"] = str(after)
 
     def patch_job(self, name: str, changes: Item) -> None:

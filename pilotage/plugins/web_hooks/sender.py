@@ -5,6 +5,7 @@ here, checked, and used for the connection: a name that changes its address mean
 Redirects are not followed, proxies not used, and of the answer only the status is kept.
 """
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -16,7 +17,9 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Any, Final
 
 import httpcore
+import httpx
 
+from pilotage.bounded_http import BoundedTransport
 from pilotage.plugins.web_hooks import mail as hook_mail
 from pilotage.plugins.web_hooks.mail import MailSender
 from pilotage.plugins.web_hooks.messages import TRY_SECONDS, SendResult
@@ -25,8 +28,8 @@ log = logging.getLogger(__name__)
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
-#: Bytes that are sent between two looks at the clock.
-_PIECE: Final = 16 << 10
+#: Bytes of an answer, of which nothing is read but its head.
+_MOST: Final = 256 << 10
 #: The part of IPv6 that is assigned to the internet. Source: IANA, IPv6 Global Unicast Address Assignments.
 _INTERNET_6: Final = ip_network("2000::/3")
 #: Its networks that are not of the internet, or contain other addresses: protocol assignments with Teredo,
@@ -68,24 +71,21 @@ class HookSender:
         """Send a message. An answer of 200 to 299 is success."""
         if url.startswith(hook_mail.SCHEME):
             return self._mail.send(url, body, headers)
-        backend = _CheckedBackend(self, until=time.monotonic() + TRY_SECONDS)
-        limits = dict.fromkeys(("connect", "read", "write", "pool"), TRY_SECONDS)
+        backend = _CheckedBackend(self)
         try:
+            message = httpx.Request("POST", url, headers=headers, content=body)
             with (
-                httpcore.ConnectionPool(ssl_context=self._tls, network_backend=backend) as pool,
-                pool.stream(
-                    "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": limits}
-                ) as answer,
+                BoundedTransport(self._tls, seconds=TRY_SECONDS, most=_MOST, backend=backend) as to,
+                contextlib.closing(to.handle_request(message)) as answer,
             ):
-                return SendResult(answer=str(answer.status), is_delivered=200 <= answer.status < 300)
+                return SendResult(answer=str(answer.status_code), is_delivered=answer.is_success)
         except RefusedAddressError as refused:
             log.info("a web hook was not sent to %s: %s", refused.address, refused)
             return SendResult(answer=str(refused), is_delivered=False)
-        except httpcore.TimeoutException:
+        except httpx.TimeoutException:
             return SendResult(answer=f"no answer within {TRY_SECONDS:.0f} s", is_delivered=False)
         except (
-            *(httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol),
-            *(OSError, ValueError),  # a name that has no address, or is none
+            *(httpx.HTTPError, httpx.InvalidURL, OSError, ValueError),  # also a name without an address
         ) as error:
             return SendResult(answer=f"{error}"[:200] or type(error).__name__, is_delivered=False)
 
@@ -158,10 +158,10 @@ def _prefer_short(address: str) -> tuple[bool, str]:
 
 
 class _CheckedBackend(httpcore.NetworkBackend):
-    """Connects to checked addresses only, until a moment of the monotonic clock."""
+    """Connects to checked addresses only."""
 
-    def __init__(self, sender: HookSender, *, until: float) -> None:
-        self._sender, self._until = sender, until
+    def __init__(self, sender: HookSender) -> None:
+        self._sender = sender
         self._backend = httpcore.SyncBackend()
 
     def connect_tcp(
@@ -172,28 +172,24 @@ class _CheckedBackend(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        address, is_own = self._sender.find_address(host, port, _left(self._until, timeout))
-        left = _left(self._until, timeout)
+        until = time.monotonic() + (timeout or 0)
+        address, is_own = self._sender.find_address(host, port, timeout or 0)
+        left = max(0.001, until - time.monotonic())
         stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
-        return _BoundedStream(stream, until=self._until, host=host, may_be_plain=is_own)
+        return stream if is_own else _OnlyTls(stream, host)
 
 
-class _BoundedStream(httpcore.NetworkStream):
-    """A connection that ends at a moment, however slowly its other end sends."""
+class _OnlyTls(httpcore.NetworkStream):
+    """A connection on which nothing is sent without TLS."""
 
-    def __init__(
-        self, stream: httpcore.NetworkStream, *, until: float, host: str, may_be_plain: bool
-    ) -> None:
-        self._stream, self._until, self._host, self._may_be_plain = stream, until, host, may_be_plain
+    def __init__(self, stream: httpcore.NetworkStream, host: str) -> None:
+        self._stream, self._host = stream, host
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._stream.read(max_bytes, _left(self._until, timeout))
+        return self._stream.read(max_bytes, timeout)
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        if not self._may_be_plain:
-            raise RefusedAddressError(f"{self._host}: only https, but to networks that the operator allows")
-        for start in range(0, len(buffer), _PIECE):
-            self._stream.write(buffer[start : start + _PIECE], _left(self._until, timeout))
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - as httpcore calls it
+        raise RefusedAddressError(f"{self._host}: only https, but to networks that the operator allows")
 
     def close(self) -> None:
         self._stream.close()
@@ -201,15 +197,7 @@ class _BoundedStream(httpcore.NetworkStream):
     def start_tls(
         self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
     ) -> httpcore.NetworkStream:
-        stream = self._stream.start_tls(ssl_context, server_hostname, _left(self._until, timeout))
-        return _BoundedStream(stream, until=self._until, host=self._host, may_be_plain=True)
+        return self._stream.start_tls(ssl_context, server_hostname, timeout)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
-
-
-def _left(until: float, timeout: float | None) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise httpcore.ReadTimeout("the time is over")
-    return left if timeout is None else min(left, timeout)

@@ -1,8 +1,7 @@
 """What follows from the answers of an A-REX, whole ones and others, as a stand-in gives them."""
 
-import gzip
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -294,38 +293,6 @@ def test_authorities_that_cannot_be_read_are_the_reason_why_a_ce_is_away(tmp_pat
     rest = ArcRest("https://ce/arex", Credentials(authorities=tmp_path))
     with pytest.raises(BatchSystemAway, match="contains no CA certificate"):
         rest.jobs()
-
-
-class Endless(httpx.SyncByteStream):
-    """What a CE sends as long as somebody reads."""
-
-    def __init__(self) -> None:
-        self.sent = 0
-
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            self.sent += 1 << 20
-            yield bytes(1 << 20)
-
-
-def test_an_answer_without_end_is_given_up() -> None:
-    stream = Endless()
-    with pytest.raises(BatchSystemAway, match="the answer has more than"):
-        status(list=lambda _: httpx.Response(200, stream=stream))
-    assert stream.sent < 40 << 20
-
-
-def test_an_answer_that_unpacks_to_more_is_not_unpacked() -> None:
-    packed = gzip.compress(bytes(1 << 20))
-    asked: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
-        return httpx.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(packed))
-
-    with pytest.raises(BatchSystemAway, match="the answer is compressed"):
-        status(list=answer)
-    assert asked[0].headers["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize("size", ["", "-5", "9" * 5000])

@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Callable, Protocol
 from urllib.parse import SplitResult, quote, unquote, urlsplit
@@ -256,8 +257,8 @@ class Transport:
     followed: the token is for this service only.
     """
 
-    #: Maximum bytes of a JSON response; None: no limit.
-    longest_answer: int | None = _LONGEST_ANSWER
+    #: Maximum bytes of a JSON response.
+    longest_answer: int = _LONGEST_ANSWER
 
     def __init__(
         self,
@@ -348,20 +349,20 @@ class Transport:
         timeout: float | None = None,
         *,
         root: str = _API,
+        may_pause: bool = False,  # a stream of events: no least rate
     ) -> Iterator[http.client.HTTPResponse]:
         """A response whose body is read as it comes; the token is shown again if there is another by then."""
         target, token = f"{self._prefix}{root}{path}", self._current_token()
         begin = 0 if data is None or isinstance(data, bytes) else data.tell()
+        exchange_as = partial(self._exchange, method, target, data, timeout, may_pause)
         try:
             with ExitStack() as stack:
-                exchange = self._exchange(method, target, data, self._with_token(token, headers), timeout)
-                response = stack.enter_context(exchange)
+                response = stack.enter_context(exchange_as(self._with_token(token, headers)))
                 if response.status == _UNAUTHORIZED and (other := self._replace(token)) != token:
                     if data is not None and not isinstance(data, bytes):
                         data.seek(begin)
                     stack.close()
-                    exchange = self._exchange(method, target, data, self._with_token(other, headers), timeout)
-                    response = stack.enter_context(exchange)
+                    response = stack.enter_context(exchange_as(self._with_token(other, headers)))
                 if not 200 <= response.status < 300:
                     raise self.rejection(_read_rejection(response))
                 yield response
@@ -401,8 +402,9 @@ class Transport:
         method: str,
         target: str,
         data: bytes | BinaryIO | None,
-        headers: Mapping[str, str],
         timeout: float | None,
+        may_pause: bool,  # noqa: FBT001
+        headers: Mapping[str, str],
     ) -> Iterator[http.client.HTTPResponse]:
         """One request and its response; the connection is kept if the response was read to its end.
 
@@ -412,6 +414,10 @@ class Transport:
         seconds = timeout or self._timeout
         kept = self._idle.take(seconds)
         connection = kept or self._connect(seconds)
+        from pilotage.fabric.pilot.service.timed_response import TimedResponse  # once there is one
+
+        timed = http.client.HTTPResponse if may_pause else partial(TimedResponse, seconds=seconds)
+        connection.response_class = timed  # type: ignore[assignment]
         request = (method, self._as_seen_by_proxy(target), data, dict(headers))
         is_done = False
         try:

@@ -1,8 +1,8 @@
 """Metadata and keys that an issuer publishes: fetched over HTTP and cached in this process."""
 
-import contextlib
 import json
 import logging
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,14 @@ from urllib.parse import urlsplit
 import httpx
 import jwt
 
+from pilotage.bounded_http import BoundedTransport
 from pilotage.service.auth.oidc.issuer import Issuer
 from requirements.errors import PilotageError
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for one request, while a user or program waits.
-TIMEOUT = 5.0
-#: Bytes of a document.
-_LONGEST = 1 << 20
+#: Seconds for one request, while a user or program waits, and bytes of its answer.
+TIMEOUT, MOST = 5.0, 1 << 20
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _WELL_KNOWN = "/.well-known/openid-configuration"
 #: Key type (JWK `kty`) of each allowed algorithm (RFC 7518, RFC 8037). `none` and shared secrets are
@@ -53,13 +52,14 @@ class Published:
 
 def client(issuer: Issuer) -> httpx.Client:
     """HTTP client for the issuer. It follows no redirects, which could forward secrets to another host."""
-    if issuer.authorities is None:
-        return httpx.Client(timeout=TIMEOUT)
+    context = None
     try:
-        context = ssl.create_default_context(cafile=str(issuer.authorities))
+        if issuer.authorities is not None:
+            context = ssl.create_default_context(cafile=str(issuer.authorities))
     except OSError as error:
         raise IssuerAway(f"{issuer.url}: {issuer.authorities} cannot be read: {error.strerror}") from None
-    return httpx.Client(timeout=TIMEOUT, verify=context)
+    bounded = BoundedTransport(context, seconds=TIMEOUT, most=MOST, environment=os.environ)
+    return httpx.Client(transport=bounded, timeout=TIMEOUT)
 
 
 def fetch(issuer: Issuer) -> Published:
@@ -127,18 +127,13 @@ def read(http: httpx.Client, issuer: Issuer, request: httpx.Request) -> dict[str
     """
     where = f"{issuer.url}: {urlsplit(str(request.url)).path}"
     try:
-        with contextlib.closing(http.send(request, stream=True)) as answer:
-            body = b""
-            for piece in answer.iter_bytes():
-                body += piece
-                if len(body) > _LONGEST:
-                    raise httpx.DecodingError("too long")
+        answer = http.send(request)
     except httpx.HTTPError as error:
         raise IssuerAway(f"{where} does not answer: {_reason(error)}") from None
     if answer.status_code != httpx.codes.OK:
         raise IssuerAway(f"{where} answers {answer.status_code}")
     try:
-        content = json.loads(body)
+        content = json.loads(answer.content)
     except (ValueError, RecursionError):  # brackets by the thousand
         content = None
     if not isinstance(content, dict):
