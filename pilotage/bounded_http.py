@@ -7,17 +7,15 @@ never unpacked.
 
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final
+from urllib.request import getproxies, proxy_bypass
 
 import httpcore
 import httpx
-
-from pilotage.fabric.pilot.service import transport
 
 #: Bytes that are sent between two looks at the clock.
 _PIECE: Final = 16 << 10
@@ -64,15 +62,15 @@ class BoundedTransport(httpx.BaseTransport):
         *,
         seconds: float,
         most: int,
-        environment: Mapping[str, str] = MappingProxyType({}),
+        with_proxies: bool = False,
         backend: httpcore.NetworkBackend | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`context`: None is httpx's own; `environment` has the variables that name proxies."""
+        """`context`: None is httpx's own; `with_proxies`: those that the environment names."""
         self._context = context or httpx.create_ssl_context()
-        self._seconds, self._most, self._environment, self._clock = seconds, most, environment, clock
+        self._seconds, self._most, self._with_proxies, self._clock = seconds, most, with_proxies, clock
         self._backend = _BoundedBackend(backend or httpcore.SyncBackend())
-        self._pools: dict[transport.Proxy | None, httpcore.ConnectionPool] = {}
+        self._pools: dict[str | None, httpcore.ConnectionPool] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the body of the answer comes while it is read."""
@@ -108,12 +106,14 @@ class BoundedTransport(httpx.BaseTransport):
             pool.close()
 
     def _find_pool(self, url: httpx.URL) -> httpcore.ConnectionPool:
-        proxy = transport.choose_proxy(str(url), None, self._environment) if self._environment else None
+        proxy = None
+        if self._with_proxies and not proxy_bypass(url.host):
+            proxy = getproxies().get(url.scheme)
         if proxy not in self._pools:
             through = None
             if proxy is not None:
-                address = httpcore.URL(scheme="http", host=proxy.host, port=proxy.port, target="/")
-                through = httpcore.Proxy(address, headers=list(proxy.headers.items()))
+                named = httpx.Proxy(proxy if "//" in proxy else f"http://{proxy}")
+                through = httpcore.Proxy(str(named.url), auth=named.raw_auth)
             self._pools[proxy] = httpcore.ConnectionPool(
                 self._context, proxy=through, network_backend=self._backend
             )

@@ -1,6 +1,5 @@
 """`pilotage downtime`: planned downtimes of sites and CEs, by hand and from feeds."""
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -121,7 +120,7 @@ def _fetch(feed: str) -> str:
 
 
 def _download(url: str) -> bytes:
-    bounded = BoundedTransport(None, seconds=_SECONDS, most=_MOST, environment=os.environ)
+    bounded = BoundedTransport(None, seconds=_SECONDS, most=_MOST, with_proxies=True)
     try:
         with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
             answer = client.get(url)

@@ -5,7 +5,6 @@ dashboards of DIRAC's Monitoring; the third command translates descriptions of j
 """
 
 import json
-import os
 import socket
 import ssl
 import sys
@@ -337,7 +336,7 @@ def send(
     place = _name_place(url)
     try:
         context = transport.tls_context(authorities)
-        bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED, environment=os.environ)
+        bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED, with_proxies=True)
         with httpx.Client(transport=bounded, timeout=_SECONDS, auth=_read_netrc()) as client:
             made = client.put(f"{url}/{index}", json=MAPPING)
             if "resource_already_exists_exception" not in made.text:

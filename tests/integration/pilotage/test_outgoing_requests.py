@@ -25,6 +25,7 @@ from pilotage.plugins.web_hooks.messages import SendResult
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.auth.oidc.discovery import IssuerAway
 from pilotage.service.auth.oidc.issuer import Issuer
+from tests.support.servers.http_proxy import ForwardProxy
 
 ROOT = Path(__file__).parents[3]
 AWAY = (IssuerAway, BatchSystemAway, CommandRefused, Away, ServiceAway, TooLarge)
@@ -169,7 +170,7 @@ REQUESTS: Mapping[str, tuple[Callable[[str, Path], object], object, str, str]] =
 @pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_request_ends_whatever_its_server_sends(
-    name: str, kind: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+    name: str, kind: str, authority: Authority, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request, owner, seconds, most = REQUESTS[name]
     is_delivered = request is send_hook and kind in WITH_HEAD
@@ -177,9 +178,6 @@ def test_a_request_ends_whatever_its_server_sends(
         monkeypatch.setattr(owner, seconds, 0.3)
     if most:
         monkeypatch.setattr(owner, most, 1 << 20)
-    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(*authority.sign("host"))
     with serving(kind, tls) as port:
         url = f"https://localhost:{port}"
         if request is send_hook:
@@ -228,3 +226,52 @@ def test_no_other_module_makes_connections() -> None:
         if MAKES_CONNECTIONS.search(file.read_text())
     }
     assert found == CONNECTING.keys()
+
+
+@contextmanager
+def answering(answer: bytes, tls: ssl.SSLContext) -> Iterator[str]:
+    """A server that answers one request so; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError), tls.wrap_socket(listener.accept()[0], server_side=True) as connection:
+                connection.recv(65536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"https://localhost:{listener.getsockname()[1]}"
+
+
+@pytest.fixture
+def tls(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(*authority.sign("host"))
+    return made
+
+
+def test_the_proxy_of_the_environment_is_used_where_a_caller_wants_it(
+    tls: ssl.SSLContext, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfeed"
+    with answering(answer, tls) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
+        monkeypatch.setenv("HTTPS_PROXY", between.url.replace("//", "//me:secret@"))
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.delenv("no_proxy", raising=False)
+        assert downtime._download(url) == b"feed"
+    assert between.asked == [f"CONNECT {url.removeprefix('https://')}"]
+    with answering(answer, tls) as url, ForwardProxy() as between:
+        monkeypatch.setenv("HTTPS_PROXY", between.url)
+        with pytest.raises(BatchSystemAway):
+            list_arc_jobs(url, authority.certificate)
+    assert between.asked == [], "no proxy sees the token of a CE"
+
+
+def test_redirects_are_named_and_what_is_compressed_is_not_unpacked(tls: ssl.SSLContext) -> None:
+    led = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/x\r\nContent-Length: 0\r\n\r\n"
+    with answering(led, tls) as url, pytest.raises(CommandRefused, match=r"302, which leads to http://127"):
+        downtime._download(url)
+    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
+    with answering(packed, tls) as url, pytest.raises(CommandRefused, match="the answer is compressed"):
+        downtime._download(url)

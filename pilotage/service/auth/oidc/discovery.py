@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def client(issuer: Issuer) -> httpx.Client:
             context = ssl.create_default_context(cafile=str(issuer.authorities))
     except OSError as error:
         raise IssuerAway(f"{issuer.url}: {issuer.authorities} cannot be read: {error.strerror}") from None
-    bounded = BoundedTransport(context, seconds=TIMEOUT, most=MOST, environment=os.environ)
+    bounded = BoundedTransport(context, seconds=TIMEOUT, most=MOST, with_proxies=True)
     return httpx.Client(transport=bounded, timeout=TIMEOUT)
 
 
