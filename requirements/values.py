@@ -169,6 +169,11 @@ def as_number(value: Scalar) -> Scalar:
     return normal_number(number) if math.isfinite(number) else value
 
 
+def advise_quotes(number: float | str) -> str:
+    """What is wrong with a version that is a number, as which it has lost its last zeros."""
+    return f"{number} is a number, as which 9.10 is 9.1; write versions in quotes"
+
+
 def normal_number(number: int | float) -> int | float:  # noqa: PYI041  # `float` alone hides the integers
     """Return the one form of equal numbers: 4000, 4000.0 and 4e3 are the integer."""
     if isinstance(number, float) and number.is_integer() and abs(number) <= MAX_INTEGER:

@@ -20,7 +20,7 @@ from requirements.diracx.specification import MOST_GPUS, is_version
 from requirements.errors import did_you_mean, format_count
 from requirements.quantities import QUANTITIES
 from requirements.states import AfterPolicy
-from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, text_fault
+from requirements.values import MAX_INTEGER, Unevaluated, advise_quotes, as_number, fold, text_fault
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
@@ -189,7 +189,9 @@ def node_word(raw: object) -> str:
 
 
 def version(raw: object) -> str:
-    """A version of up to three numbers, as a text."""
+    """A version of up to three numbers, as a text; readers of texts keep its digits."""
+    if isinstance(raw, float):
+        raise UnfitValueError(f"{advise_quotes(raw)}, with all their digits")
     read = FILLED_TEXT(raw)
     if not is_version(read):
         raise UnfitValueError(f"{format_seen(raw)}, allowed is a version such as 12.4")

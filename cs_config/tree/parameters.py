@@ -20,7 +20,7 @@ from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.classad.restrictions import version_of
 from requirements.errors import InvalidInput, Problem, did_you_mean
 from requirements.quantities import QUANTITIES, SlotQuantity
-from requirements.values import Value, as_value, find_excess, fold, format_value
+from requirements.values import Value, advise_quotes, as_value, find_excess, fold, format_value
 
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
 
@@ -243,11 +243,32 @@ _NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 
 #: Parts of the folded names of parameters that expressions compare as versions.
 _OF_VERSIONS = ("version", "release")
+#: Whole names of such, folded: our own, and those that sites have for the software of their nodes.
+VERSIONS: Final = frozenset(
+    {
+        *("gpuruntime", "gpudriver", "nvidiadriver", "cudadriver", "driver", "cuda", "cudnn", "rocm"),
+        *("kernel", "glibc", "libc", "glibcxx", "middleware", "cvmfs", "singularity", "apptainer"),
+        *(
+            "podman",
+            "docker",
+            "python",
+            "python3",
+            "java",
+            "perl",
+            "julia",
+            "gcc",
+            "clang",
+            "llvm",
+            "compiler",
+        ),
+        *("openmpi", "mpich", "mpi", "root", "geant4", "cmake", "condor", "htcondor", "slurm", "dirac"),
+    }
+)
 
 
 def is_version(folded: str) -> bool:
     """Whether a parameter of this name is a version: a text, even if it looks like a number."""
-    return any(word in folded for word in _OF_VERSIONS)
+    return folded in VERSIONS or any(word in folded for word in _OF_VERSIONS)
 
 
 def as_version(value: Any) -> Any:
@@ -372,5 +393,4 @@ class ParameterReader:
             self.excesses.append(self._problem(path, line, excess, None))
         for number in as_tuple(value) if is_version(folded) else ():
             if isinstance(number, float):
-                message = f"{number} is a number, as which 9.10 is 9.1; write versions in quotes"
-                self.warnings.append(self._problem(path, line, message, None))
+                self.warnings.append(self._problem(path, line, advise_quotes(number), None))

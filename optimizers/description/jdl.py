@@ -20,6 +20,7 @@ from cs_config.formats import dirac_text
 from cs_config.options import keywords
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader, resolve_word, syntax_problem
+from optimizers.description.document import FIELDS
 from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
@@ -39,7 +40,7 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"?|[^,"]+|,')
 #: Readers of keywords whose value is one text.
 _ONE_TEXT = (
     *(keywords.text, keywords.SHORT_TEXT, keywords.FILLED_TEXT, keywords.SHORT_FILLED_TEXT),
-    keywords.arguments,
+    *(keywords.arguments, keywords.version),
 )
 #: Keywords that are an expression, unless they are a section.
 _EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})
@@ -201,6 +202,12 @@ class _JobReader(EventReader):
         """Refuse a text that is a single word."""
         self.report_at(_NEITHER, 0, 0)
 
+    def resolve_scalar(self, event: Any) -> Scalar | None:
+        """The value of a scalar; of a version that is a number the text that is written."""
+        value = super().resolve_scalar(event)
+        is_text = isinstance(value, float) and _is_version(self.path.rpartition("/")[2])
+        return str(event.value) if is_text else value
+
     def refuse_decoration(self, event: Any) -> None:
         """Refuse a tag; an anchor without an alias does no harm."""
         if event.anchor is None or event.tag not in (None, "!"):
@@ -268,11 +275,29 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
             case Language.CFG:
                 return (read_cfg(text, file),)
             case Language.JDL:
-                return (parse_ad(text, file, "description"),)
+                return (_keep_versions(parse_ad(text, file, "description")),)
             case Language.YAML:
                 return read_yaml(text, file)
     except InvalidInput as invalid:
         raise InvalidJob(invalid.problems) from None
+
+
+def _keep_versions(ad: Attributes) -> Attributes:
+    """The attributes, with versions that are numbers as they are written: 12.10 would be 12.1."""
+    for name, value in ad.items():
+        if isinstance(value, float) and _is_version(name):
+            ad[name] = ad.read_word(name)
+    return ad
+
+
+def _is_version(name: str) -> bool:
+    """Whether a keyword, or a field of a document, is a version."""
+    keyword = keywords.find_keyword(_VERSION_FIELDS.get(name, name))
+    return keyword is not None and keyword.read is keywords.version
+
+
+#: Keywords by the last names of fields of documents that are versions.
+_VERSION_FIELDS = {path.rpartition("/")[2]: name for path, name in FIELDS.items() if path.endswith("version")}
 
 
 class Language(Enum):

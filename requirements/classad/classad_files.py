@@ -23,6 +23,7 @@ from requirements.values import Unevaluated, fold
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
+_WORD = re.compile(r"[^\s;\]]*")
 #: Characters of an ad.
 MAX_SIZE = 1_000_000
 
@@ -34,6 +35,10 @@ class Attributes(dict[str, object]):
         super().__init__(values)
         self._source = source
         self._starts = starts
+
+    def read_word(self, name: str) -> str:
+        """The first word of an attribute's value as it is written."""
+        return _WORD.match(self._source.text, self._starts[name])[0]  # type: ignore[index] # of no characters
 
     def placed(self, problem: Problem) -> Problem:
         """Add line and column of the attribute to a problem with its value.

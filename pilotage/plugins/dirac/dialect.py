@@ -15,6 +15,7 @@ from optimizers.description import description as descriptions
 from optimizers.description.description import JobDescription
 from requirements.errors import InvalidJob, Problem
 from requirements.values import MAX_INTEGER, as_number
+from taskqueue.jobs import placeholders
 from taskqueue.jobs.jobs import Job
 
 #: Keywords with which a description may come, and under which it is given back.
@@ -43,6 +44,8 @@ _SINGLE: Final = frozenset({"GridCE", "InputDataPolicy", "OutputPath", "OutputSE
 #: A parameter of a parametric job: `Parameters`, `ParameterStart.A`.
 _PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|ParameterFactor)(\.\w+)?")
 _COUNT: Final = "Parameters"
+#: A text that is a placeholder of one: `%s`, `%(A)s`.
+_WHOLE: Final = re.compile(r"%(?:s|\((\w+)\)s)")
 #: What values of parameters start with, what is added to each, and with what it is multiplied before, as in
 #: DIRAC; here they are counted from 0.
 _PROGRESSION: Final = {"ParameterStart": 1, "ParameterStep": 0, "ParameterFactor": 1}
@@ -173,6 +176,7 @@ def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
             foreign[name] = value
         elif known:
             ours[name] = known
+    ours |= dict(_write_lists_out(ours))
     ours.setdefault("JobType", DEFAULT_TYPE)
     if foreign:
         ours[FOREIGN] = foreign
@@ -201,6 +205,23 @@ def _count_parameters(read: Mapping[str, Value]) -> Iterator[tuple[str, object]]
     for name, value in stated.items():
         if name.partition(".")[2] not in counted:
             yield name, as_number(value) if isinstance(value, str) else value
+
+
+def _write_lists_out(ours: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Texts that are the placeholder of a list, with that of its text `{a,b}` instead, and its parameter.
+
+    DIRAC makes a text of the list wherever the keyword is no list; here its items would be words.
+    """
+    for name, value in ours.items():
+        found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
+        known = keywords.BY_NAME.get(name)
+        if found is None or known is None or known.is_list:
+            continue
+        column = ours.get(_join(_COUNT, found[1] or ""))
+        if isinstance(column, list) and any(isinstance(each, list) for each in column):
+            written = f"{{{found[1] or 's'}}}"  # no name of a parameter in DIRAC
+            yield name, f"%({written})s"
+            yield _join(_COUNT, written), [placeholders.format_value(each) for each in column]
 
 
 def _join(keyword: str, name: str) -> str:

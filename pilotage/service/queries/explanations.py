@@ -70,7 +70,7 @@ from requirements.job_fields import JOB_GROUP
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
-from requirements.values import fold
+from requirements.values import advise_quotes, fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
@@ -416,7 +416,7 @@ def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requi
 
 
 def _advise_quotes(real: str | float) -> str:
-    advice = f"{real} is a number, as which 9.10 is 9.1; write versions in quotes"
+    advice = advise_quotes(real)
     return f'{advice}: "{real}"' if isinstance(real, str) else f"{advice}, with all their digits"
 
 

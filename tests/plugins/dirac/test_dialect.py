@@ -241,6 +241,30 @@ def test_values_of_parameters_are_counted_as_dirac_counts_them(text: str, values
 
 
 @pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ('Arguments = "%(B)s"; Parameters.B = {{/a,/b},{/c}}', ["{/a,/b}", "{/c}"]),
+        ("Arguments = %(B)s; Parameters.B = {{/a, /b},/c}", ["{/a,/b}", "/c"]),
+        ('Arguments = "%s"; Parameters = {{"/a","/b"},{"/c"}}', ["{/a,/b}", "{/c}"]),
+        (
+            'Arguments = "%(B)s %(A)s"; Parameters.A = {x,y}; Parameters.B = {{/a,/b},{/c}}',
+            ["{/a,/b} x", "{/c} y"],
+        ),
+        ('Arguments = "%(B)s"; Parameters.B = {/a,/b}', ["/a", "/b"]),
+        ('InputData = {"%(B)s"}; Arguments = "%(B)s"; Parameters.B = {{/a,/b},{/c}}', ["{/a,/b}", "{/c}"]),
+    ],
+)
+def test_a_list_that_is_the_value_of_a_text_keeps_its_braces_as_in_dirac(text: str, values: list[str]):
+    """Source: DIRAC 9.1, `ParametricJob.__updateAttribute`, which replaces within the text."""
+    jobs = stored(f"Executable = /bin/ls; {text}")
+
+    assert [each["Arguments"] for each in jobs] == values
+    assert f'Arguments = "{values[0]}";' in dialect.write_jdl(jobs[0], JOB)
+    if "InputData" in text:
+        assert [each["InputData"] for each in jobs] == [["/a", "/b"], ["/c"]]
+
+
+@pytest.mark.parametrize(
     ("text", "refusal"),
     [
         ("Parameters = 3; ParameterStart = soon", "ParameterStart: 'soon' is not a number"),

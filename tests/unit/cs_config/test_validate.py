@@ -6,6 +6,7 @@ import pytest
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.options import bounds
+from cs_config.tree import parameters
 from requirements.errors import did_you_mean
 
 TREE = """\
@@ -352,6 +353,18 @@ def test_unquoted_versions_are_reported() -> None:
     )
     for written in right:
         assert validate.parse(queue.format(written)).warnings == ()
+
+
+def test_every_name_of_a_version_is_one():
+    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
+    for name in sorted(parameters.VERSIONS):
+        found = validate.parse(queue.format(f"{name}: 5.10")).warnings
+        assert [each.message for each in found if "quotes" in each.message] == [
+            "5.1 is a number, as which 9.10 is 9.1; write versions in quotes"
+        ], name
+        for right in ("'5.10'", "5", "5.10.2"):
+            found = validate.parse(queue.format(f"{name}: {right}")).warnings
+            assert not [each for each in found if "quotes" in each.message], (name, right)
 
 
 RULES = """

@@ -45,7 +45,7 @@ FROM_TREE = {
     "Endpoint": ("a.org", "b.org"),
     "CEQueueName": ("a", "b"),
     "BatchQueue": ("a", "b"),
-    "SubmitOptions": ("--a", "--b"),
+    "SubmitOptions": ("-append 'rank = 1'", "-append 'rank = 2'"),
 }
 #: Of the tree: for a queue with FreeCPUs, after 1970.
 IN_TREE: Mapping[str, tuple[str, str]] = {
