@@ -34,6 +34,7 @@ from requirements.classad import evaluation, work
 from taskqueue import day_record, past_forecasts
 from taskqueue.jobs import dependencies
 from taskqueue.leases import assignment
+from taskqueue.pilots import hardware
 
 _MB: Final = 1 << 20
 _SERVICE: Final = "tests/integration/pilotage/service/"
@@ -211,6 +212,53 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             "test_the_jobs_of_a_vo_with_many_pairs_keep_those_of_others_waiting_for_one_turn",
         ),
         Amount(
+            who="owner / VO",
+            what="jobs that wait",
+            most=f"`Limits/WaitingJobsPerOwner` ({_DEFAULTS.waiting_jobs_per_owner:,}) / "
+            f"`Limits/WaitingJobsPerVO` ({_DEFAULTS.waiting_jobs_per_vo:,}), at all processes",
+            counted_by="taskqueue.jobs.submission",
+            test="tests/integration/optimizers/submit/test_submission.py::test_waiting_jobs_have_limits",
+        ),
+        Amount(
+            who="job",
+            what="names in one list of its description",
+            most=f"{bounds.LISTED:,}, of {bounds.NAME} characters each: 400",
+            counted_by="cs_config.options.keywords",
+            test="tests/unit/optimizers/description/test_description.py::"
+            "test_names_of_a_keyword_have_a_bound_in_number_and_length",
+        ),
+        Amount(
+            who="job",
+            what="jobs that it waits for",
+            most=f"{bounds.PARENTS:,}: 400",
+            counted_by="cs_config.options.keywords",
+            test="tests/unit/optimizers/description/test_description.py::"
+            "test_a_job_waits_for_so_many_others_at_most",
+        ),
+        Amount(
+            who="job",
+            what="parameters that its pilot notes, and changes of its status in its log",
+            most=f"{bounds.PARAMETERS}, {bounds.ALL_PARAMETERS:,} characters; {bounds.LOGGED_NOTES:,}: "
+            "later changes are those of the job only",
+            counted_by="taskqueue.jobs.descriptions",
+            test="tests/integration/taskqueue/leases/test_notes.py::test_parameters_are_bounded_over_all_notes",
+        ),
+        Amount(
+            who="request for a summary",
+            what="groups",
+            most=f"{bounds.SUMMARY_GROUPS:,}: 400",
+            counted_by="taskqueue.jobs.search",
+            test="tests/integration/taskqueue/jobs/test_search.py::"
+            "test_a_summary_has_a_bounded_number_of_groups",
+        ),
+        Amount(
+            who="site",
+            what="shapes of hardware that its pilots had",
+            most=f"{hardware.MOST_SHAPES}: the latest",
+            counted_by="taskqueue.pilots.hardware",
+            test="tests/integration/taskqueue/pilots/test_hardware.py::test_of_many_shapes_the_latest_are_kept",
+        ),
+        Amount(
             who="request for copies of jobs, or edits",
             what="bytes of descriptions, and jobs that they wait for",
             most=f"{bounds.ALL_FILLED / 1e6:g} MB, {bounds.DEPENDENCIES:,} pairs: 400",
@@ -357,6 +405,14 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             counted_by="taskqueue.pools.pools.LOCK_NEW",
             test="tests/integration/optimizers/chain/test_batch.py::"
             "test_jobs_that_need_more_pools_than_their_vo_may_have_wait_until_others_go",
+        ),
+        Amount(
+            who="VO",
+            what="bytes of sandboxes",
+            most=f"`Limits/SandboxQuota` ({_DEFAULTS.sandbox_quota >> 30} GB), one "
+            f"`Limits/SandboxBytes` ({_DEFAULTS.sandbox_bytes >> 20} MB), at all processes",
+            counted_by="taskqueue.blobs",
+            test=f"{_ROUTES}test_archives.py::test_a_vo_beyond_its_quota_is_429",
         ),
         Amount(
             who="VO",
@@ -516,6 +572,28 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             f"{transport.Transport.longest_answer >> 20} MB but for archives, which have limits of their own",
             counted_by="pilotage.fabric.pilot.service.timed_response.TimedResponse",
             test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
+        ),
+        Amount(
+            who="site, CE, queue",
+            what="advertised attributes beside those of the policies, and bytes of all",
+            most=f"{bounds.ADVERTISED}, {bounds.ADVERTISED_BYTES >> 10} kB: 400",
+            counted_by="pilotage.service.routes.sites",
+            test=f"{_ROUTES}test_sites.py::test_an_advertisement_that_each_match_would_read_slowly_is_refused",
+        ),
+        Amount(
+            who="admin",
+            what="values that are changed temporarily at a time",
+            most=f"{bounds.TEMPORARY_VALUES:,}",
+            counted_by="cs_config.editing.reverts",
+            test="tests/integration/agents/test_reverts.py::"
+            "test_one_author_has_a_bounded_number_of_temporary_values",
+        ),
+        Amount(
+            who="place",
+            what="limits by kind of job in one section, and floors",
+            most=f"{bounds.LIMITS_OF_PLACE}: each claim there looks at all of them",
+            counted_by="cs_config.options.place_limits",
+            test="tests/unit/cs_config/test_validate.py::test_limits_of_a_site_are_checked",
         ),
         Amount(
             who="site",

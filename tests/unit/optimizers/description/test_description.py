@@ -289,6 +289,12 @@ def test_lists_show_short_texts(name: str):
         parse(**{name: "n" * 256})
 
 
+def test_a_job_waits_for_so_many_others_at_most() -> None:
+    assert parse(After=list(range(1, 1001)))
+    with pytest.raises(InvalidJob, match="1,001 jobs are too many, allowed are 1000"):
+        parse(After=list(range(1, 1002)))
+
+
 @pytest.mark.parametrize("name", ["Tags", "Site", "BannedSites", "Platform", "GridCE", "JobPath"])
 def test_names_of_a_keyword_have_a_bound_in_number_and_length(name: str) -> None:
     assert parse(**{name: [f"x{number}" for number in range(1000)]})
