@@ -43,7 +43,9 @@ class HardwareRecorder:
         seen = stated.site, HardwareShape.from_resource(stated.resource)
         if stamp is not None:
             self._slots[stamp] = seen[1]
-        if seen not in self._stored and len(self._new) + len(self._stored) < _MOST and seen[1].is_short:
+        if seen in self._stored or seen in self._new:
+            return
+        if len(self._new) + len(self._stored) < _MOST and seen[1].is_short:
             self._new[seen] = None
 
     def store(self) -> None:

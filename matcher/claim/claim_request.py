@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from cs_config.cache import evict
 from cs_config.tree.configuration import Configuration
-from matcher import allotment
+from matcher import allotment, rules
 from matcher.allotment import JobSize, read_size
 from matcher.index.sampling import CandidateOrder
 from matcher.limits.admission import AdmissionPolicy
@@ -36,7 +36,7 @@ class ClaimRequest:
     is_restricted: bool = False  #: whether the place is known to have limits, bans or throttles
     #: The scope that keeps statements with limits apart; None: no limits, or no statement applies them.
     locks: str | None = None
-    #: of single jobs, shared by requests with the same resource
+    #: of single jobs, by the cores that they need: shared by requests that differ in the time left only
     allotments: dict[JobSize, Allotment] = field(default_factory=dict)
 
     @property
@@ -51,7 +51,7 @@ class ClaimRequest:
     def allot_one(self, task_queue: TaskQueue) -> Allotment:
         """The allotment of a single job of a task queue."""
         asked = task_queue.requirement_class
-        size = read_size(asked)
+        size = rules.needed_cores(asked, self.resource), *read_size(asked)
         known = self.allotments.get(size)
         if known is None:
             known = allotment.allot_one(self.resource, asked)

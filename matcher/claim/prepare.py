@@ -89,7 +89,7 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
         is_restricted=is_restricted,
         owners=owners,
         locks=locks,
-        allotments=here.allotments if resource is here.resource else {},
+        allotments=here.allotments,
     )
 
 

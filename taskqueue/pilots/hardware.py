@@ -4,15 +4,17 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, delete, func, select
 
 from cs_config.tree.address import QueueAddress
 from requirements.diracx.specification import MEASURED_TAGS
+from requirements.kept import keep
 from requirements.quantities import Quantities
 from requirements.resource import Resource
 from taskqueue.db import sql
@@ -86,20 +88,19 @@ class HardwareShape(Quantities):
     @classmethod
     def from_resource(cls, resource: Resource) -> "HardwareShape":
         """The hardware that a pilot states."""
-        stated = {name: getattr(resource, name) for name in _STATED}
-        tags = resource.literal_tags
-        measured = (
-            None if tags is None else frozenset(each for each in tags if each.startswith(MEASURED_TAGS))
-        )
-        amounts = {name: _round_up(stated[name], digits) for name, digits in _DIGITS.items()}
-        return cls(**stated | amounts, node_tags=measured)
+        return _find_shape(_read_stated(resource), resource.literal_tags)
 
     @property
     def is_short(self) -> bool:
-        """Whether its texts are as short as those of real hardware: of other ones nothing is kept."""
+        """Whether its texts are as short as those of real hardware: of other ones nothing is stored."""
+        return self.text_length <= _MOST_TEXT
+
+    @property
+    def text_length(self) -> int:
+        """Characters of all its texts."""
         texts = (self.system, self.architecture, self.gpu_vendor)
         texts += (*(self.cpu_features or ()), *(self.node_tags or ()))
-        return sum(len(each or "") for each in texts) <= _MOST_TEXT
+        return sum(len(each or "") for each in texts)
 
     @property
     def digest(self) -> str:
@@ -116,10 +117,24 @@ class HardwareShape(Quantities):
 _NAMES: Final = tuple(each.name for each in fields(HardwareShape))
 #: Those that a resource has under the same name.
 _STATED: Final = tuple(name for name in _NAMES if name != "node_tags")
+_read_stated: Final[Callable[[Resource], tuple[Any, ...]]] = attrgetter(*_STATED)
 _SETS: Final = frozenset({"cpu_features", "node_tags"})
 #: Digits of amounts that differ from request to request. What is free on a disk differs most: by two digits
 #: of it alone, the nodes of one kind would use up the shapes that are kept of a site.
 _DIGITS: Final = {"max_ram": 2, "scratch_mb": 1, "gpu_memory_mb": 2}
+
+
+def _measure(shape: HardwareShape, _: object, tags: frozenset[str] | None) -> int:
+    return 10 * shape.text_length + sum(100 + len(each) for each in tags or ())
+
+
+@keep(16, _measure)
+def _find_shape(stated: tuple[Any, ...], tags: frozenset[str] | None) -> HardwareShape:
+    """The shape of what is stated, in the order of `_STATED`. Kept: a gateway's nodes ask again and again."""
+    known = dict(zip(_STATED, stated, strict=True))
+    amounts = {name: _round_up(known[name], digits) for name, digits in _DIGITS.items()}
+    measured = None if tags is None else frozenset(each for each in tags if each.startswith(MEASURED_TAGS))
+    return HardwareShape(**known | amounts, node_tags=measured)
 
 
 def _round_up(amount: float | None, digits: int) -> float | None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.options.operations import options_for
-from matcher import conditions, rules
+from matcher import allotment, conditions, rules
 from matcher.allotment import SlotAllotment
 from matcher.explain.job_conditions import ClassCondition, JobDemand, list_conditions
 from matcher.index.requirement_class_index import ClassIndex
@@ -22,7 +22,7 @@ from optimizers.description.description import parse_description
 from requirements.column_index import SingleItem
 from requirements.diracx import specification
 from requirements.requirement_class import RequirementClass
-from requirements.resource import Resource
+from requirements.resource import Allotment, Resource
 from taskqueue.task_queues.class_derivation import CLASSIFIED, derive_class
 from tests.support.factories.specification_scenarios import SpecificationScenario, read_scenarios
 
@@ -270,6 +270,26 @@ def test_a_job_that_fits_needs_no_more_cores_than_there_are(
     asked = RequirementClass(vo="cms", cpu_time=0, cpu_work_db12=work, processors_max=None)
     has = Resource(cpu_time=1, wall_time=seconds, cpu_power_db12=power, processors=cores)
     assert conditions.fits(asked, has) == (rules.needed_cores(asked, has) <= cores)
+
+
+@given(
+    st.integers(1, 1000),
+    st.lists(st.integers(1, 20), min_size=2, max_size=5),
+    st.integers(1, 16),
+    st.booleans(),
+    st.sampled_from([None, 4000]),
+)
+def test_the_time_left_decides_an_allotment_by_the_cores_that_are_needed_only(
+    work: int, times: list[int], cores: int, whole: bool, ram: int | None
+) -> None:
+    asked = RequirementClass(
+        vo="cms", cpu_time=0, cpu_work_db12=work, processors_max=None, whole_node=whole, min_ram_per_core=300
+    )
+    by_cores: dict[int, Allotment] = {}
+    for seconds in times:
+        has = Resource(cpu_time=1, wall_time=seconds, cpu_power_db12=10, processors=cores, max_ram=ram)
+        found = allotment.allot_one(has, asked)
+        assert by_cores.setdefault(rules.needed_cores(asked, has), found) == found
 
 
 def test_work_is_compared_by_its_order_and_not_class_by_class() -> None:
