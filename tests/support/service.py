@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
@@ -189,10 +190,10 @@ def running(
 ) -> Iterator[Service]:
     """A service with this configuration; jobs are optimized in the request that submits them.
 
-    By `clock` its matcher goes; tokens do not.
+    By `clock` its matcher goes; tokens do not. Its lottery is always the same.
     """
     live = LiveConfiguration(_load_version)
-    matcher = Matcher(engine, lambda: live.current, clock)
+    matcher = Matcher(engine, lambda: live.current, clock, Random(1))
     claimer = ClaimWorker(engine, matcher)
     bell = NotificationHub(None)
     bell.subscribe(notifications.CHANGES, matcher.notify)
