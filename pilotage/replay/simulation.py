@@ -487,8 +487,9 @@ class Simulation:
 
     def _stir(self) -> None:
         """Let idle slots ask again, as something has changed."""
-        for offer in self._idle.keys() - self._due:
-            self._ask_later(offer, self._draw_delay(offer))
+        for offer in self._idle:  # in their order, which a set would change from process to process
+            if offer not in self._due:
+                self._ask_later(offer, self._draw_delay(offer))
 
     def _draw_delay(self, offer: _Offer) -> float:
         """Seconds until the first of the slots with an offer asks: each does at a time of its own."""

@@ -137,6 +137,19 @@ def test_a_replay_with_the_same_seed_is_the_same(installation: Engine) -> None:
     assert replay(day).starts == replay(day).starts
 
 
+def test_a_replay_with_the_same_seed_is_the_same_in_each_process(recorded: Path, tmp_path: Path) -> None:
+    """Sets of texts have another order in each."""
+    program = (Path(sys.executable).with_name("pilotage"), *_command(recorded), "--json")
+    environment = os.environ | {"PILOTAGE_HOME": str(tmp_path)}
+    said = {
+        subprocess.run(
+            program, env=environment | {"PYTHONHASHSEED": each}, check=True, stdout=subprocess.PIPE
+        ).stdout
+        for each in ("1", "2", "3")
+    }
+    assert len(said) == 1
+
+
 def test_a_change_has_an_effect_beyond_the_error(installation: Engine) -> None:
     day = read(installation)
     sites = sorted({each.site for each in day.slots})
