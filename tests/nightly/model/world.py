@@ -266,8 +266,14 @@ class World:
     # ------------------------------------------------------------------ advertisements
 
     def advertise(self, place: str, values: dict[str, Any], seen: list[Attempt]) -> None:
-        """§3: it acknowledges the attempts that it lists, and those started before its watermark."""
+        """§3: it acknowledges the attempts that it lists, and those started before its watermark.
+
+        One that an earlier advertisement listed is in that one's counts, which hold no more: a later
+        watermark may have been counted before.
+        """
         self.advertised[place] = values
         for attempt in self.attempts_at(place):
             if attempt.started or attempt in seen:
                 attempt.acknowledged.add(place)
+            else:
+                attempt.acknowledged.discard(place)
