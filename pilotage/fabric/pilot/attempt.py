@@ -236,11 +236,7 @@ class _Attempt:
             return self.try_to_release(f"{self._explain_stop()}; the payload was ended")
         failure = find_start_failure(watched, ready, area)
         if failure is not None and failure.fault == container.OF_HOST:
-            # What its image does is the job's affair, also that it looks like trouble of the host: a job is
-            # believed once, at its first attempt. One image must not make node after node count as bad.
-            if self.match.epoch == 1 or not ready.description.image:
-                raise HostTrouble(failure.reason)
-            failure = replace(failure, fault=container.UNKNOWN)
+            raise HostTrouble(failure.reason)
         report = self._deliver(judge(watched, failure), ready, area)
         if failure is not None and failure.fault == container.UNKNOWN:
             self._persistently(lambda: self.context.service.release(self.match.lease, failure.reason))

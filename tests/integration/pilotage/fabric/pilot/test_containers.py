@@ -145,20 +145,6 @@ def test_a_host_that_starts_no_container_gives_the_job_back_and_is_told(
     assert "trouble with this host" in ended["reason"]
 
 
-def test_an_image_counts_once_for_a_host_and_then_for_its_job(
-    server: LeaseServer, tmp_path: Path, environment: dict[str, str]
-) -> None:
-    job = server.add(shell("echo ran", Image="docker://full"))
-    first = run(server.url, tmp_path / "work", environment=environment)
-    job.status = "Waiting"
-    second = run(server.url, tmp_path / "work", "--max-jobs", "1", environment=environment)
-
-    assert "trouble with this host" in first["reason"]
-    assert second["reason"] == "reached --max-jobs", "another host that does not start it is not to blame"
-    assert [each.closed_as for each in job.attempts] == ["released", "released"]
-    assert "no space left on device" in job.application_status
-
-
 @userns
 def test_a_payload_cannot_pretend_that_its_container_did_not_start(
     server: LeaseServer, tmp_path: Path, environment: dict[str, str]
