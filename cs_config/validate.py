@@ -19,7 +19,8 @@ from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level
 from cs_config.tree.resources import ResourceReader
 from requirements.errors import Problem, did_you_mean
-from requirements.values import fold
+from requirements.quantities import VERSIONS
+from requirements.values import advise_quotes, fold
 
 #: The sections at the top.
 TOP = ("Resources", "Operations", "Registry")
@@ -124,7 +125,9 @@ def report(
     large_floors = _warn_of_large_floors(tree, file)
     too_long = [each for each in seen.excesses if kept is not None and each.path not in kept]
     known_too_long = [each for each in seen.excesses if each not in too_long]
-    warnings = (*known_too_long, *seen.warnings, *lone_times, *misspelled_vos, *idle_limits, *large_floors)
+    numbers = _warn_of_unquoted_defaults(root, file)
+    of_vos = (*misspelled_vos, *numbers)
+    warnings = (*known_too_long, *seen.warnings, *lone_times, *of_vos, *idle_limits, *large_floors)
     wrong = (*wrong_levels, *options.problems, *wrong_entries, *wrong_platforms, *wrong_names)
     errors = [*reading.problems, *wrong, *seen.errors, *too_long]
     if errors:
@@ -168,6 +171,17 @@ def _misspelled_vos(root: Section, named: frozenset[str], file: str) -> Iterator
             message = "no resource and no group names this VO"
             path = f"Operations/{vo}"
             yield Problem(path=path, message=message, suggestion=suggestion, file=file, line=section.line)
+
+
+def _warn_of_unquoted_defaults(root: Section, file: str) -> Iterator[Problem]:
+    """Defaults of versions that are numbers: they are read as their shortest texts."""
+    for vo, section in root.section("Operations").sections():
+        for name, declared in section.section("JobDescription").sections():
+            default = declared.entries.get("default")
+            if fold(name) in VERSIONS and isinstance(default, Leaf) and isinstance(default.value, float):
+                path = f"Operations/{vo}/JobDescription/{name}/default"
+                message = advise_quotes(default.value)
+                yield Problem(path=path, message=message, file=file, line=default.line)
 
 
 def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], file: str) -> Iterator[Problem]:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
+from requirements.values import fold
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantityDetail:
@@ -18,6 +20,7 @@ class QuantityDetail:
     keyword: str  #: of jobs, requests and node measurements, and parameter of a queue
     field: str  #: of documents of DiracX's match-making specification
     is_optional: bool = False  #: whether a document of a node that has some may leave it out
+    is_version: bool = False  #: whether it is a text although it may look like a number: 12.10 is not 12.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +56,19 @@ QUANTITIES: Final = (
             QuantityDetail(name="gpu_architecture", keyword="GPUArchitecture", field="gpu/arch"),
             QuantityDetail(name="gpu_memory_mb", keyword="GPUMemory", field="gpu/vram_mb_per_gpu"),
             QuantityDetail(
-                name="gpu_runtime", keyword="GPURuntime", field="gpu/min_runtime_version", is_optional=True
+                name="gpu_runtime",
+                keyword="GPURuntime",
+                field="gpu/min_runtime_version",
+                is_optional=True,
+                is_version=True,
             ),
         ),
     ),
 )
 #: The details of all quantities.
 DETAILS: Final = tuple(chain.from_iterable(each.details for each in QUANTITIES))
+#: The keywords of those that are versions, folded.
+VERSIONS: Final = frozenset(fold(each.keyword) for each in DETAILS if each.is_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from cs_config.options import bounds
+from requirements.quantities import VERSIONS
 from requirements.values import as_number, fold, format_value
 
 #: Changes of values, for messages.
@@ -113,7 +114,11 @@ def parse_value_change(text: str) -> ValueChange | None:
             raise JobRuleError(f"{text!r} changes nothing")
         return ValueChange(name=found[1], kind=ChangeKind.SCALE, value=factor)
     if found := _ASSIGNED.fullmatch(text):
-        return ValueChange(name=found[1], kind=ChangeKind.SET, value=as_number(found[2].strip("\"'")))
+        value = found[2].strip("\"'")
+        is_version = fold(found[1]) in VERSIONS  # as a number 12.10 would be 12.1
+        return ValueChange(
+            name=found[1], kind=ChangeKind.SET, value=value if is_version else as_number(value)
+        )
     if found := _DROPPED.fullmatch(text):
         return ValueChange(name=found[1], kind=ChangeKind.DROP)
     if found := _REDUCED.fullmatch(text):

@@ -26,7 +26,9 @@ from cs_config.options.option_model import Bytes, Count, Days, OneOrMore, Option
 from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.options.relax_rules import RELAX, RelaxRule
 from cs_config.options.retry_rules import RetryRule
+from requirements.classad.restrictions import version_of
 from requirements.diracx.specification import CONDITIONAL_DEFAULTS, DOCUMENT
+from requirements.quantities import VERSIONS
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
 from requirements.requirement_class import SPECIFIC
 from requirements.values import Scalar, fold, format_value
@@ -373,10 +375,12 @@ class JobDescriptionOptions(Options):
 
     @property
     def defaults(self) -> Mapping[str, object]:
-        """Default values of keywords, by name."""
+        """Default values of keywords, by name; one of a version that is a number as its shortest text."""
         built_in = keywords.DEFAULTS
         configured = {
-            name: option.default for name, option in self.declared.items() if option.default is not None
+            name: version_of(option.default) if fold(name) in VERSIONS else option.default
+            for name, option in self.declared.items()
+            if option.default is not None
         }
         spelled = {fold(name): name for name in configured}
         return {spelled.get(fold(name), name): each for name, each in built_in.items()} | configured

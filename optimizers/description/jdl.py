@@ -20,10 +20,10 @@ from cs_config.formats import dirac_text
 from cs_config.options import keywords
 from cs_config.source.sections import Leaf, LeafValue, Section, to_plain
 from cs_config.source.yaml_reader import EventReader, resolve_word, syntax_problem
-from optimizers.description.document import FIELDS
 from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
+from requirements.quantities import DETAILS, VERSIONS
 from requirements.values import Scalar, Unevaluated, fold
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
@@ -292,12 +292,11 @@ def _keep_versions(ad: Attributes) -> Attributes:
 
 def _is_version(name: str) -> bool:
     """Whether a keyword, or a field of a document, is a version."""
-    keyword = keywords.find_keyword(_VERSION_FIELDS.get(name, name))
-    return keyword is not None and keyword.read is keywords.version
+    return fold(name) in VERSIONS or name in _VERSION_FIELDS
 
 
-#: Keywords by the last names of fields of documents that are versions.
-_VERSION_FIELDS = {path.rpartition("/")[2]: name for path, name in FIELDS.items() if path.endswith("version")}
+#: The last names of fields of documents that are versions.
+_VERSION_FIELDS = frozenset(each.field.rpartition("/")[2] for each in DETAILS if each.is_version)
 
 
 class Language(Enum):

@@ -3,11 +3,14 @@
 import pytest
 
 from cs_config import validate
-from cs_config.options import keywords
+from cs_config.options import keywords, relax_rules, retry_rules
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl
 from optimizers.description.document import FIELDS, REQUIREMENTS
+from requirements import quantities
+from requirements.assignments import parse_assignments
 from requirements.errors import InvalidJob
+from requirements.values import fold
 
 CONFIG = validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {Q: {}}}}}}}")
 OPTIONS = options_for(CONFIG, "lhcb")
@@ -17,6 +20,48 @@ VERSIONS = [each.name for each in keywords.KEYWORDS if each.read is keywords.ver
 
 def test_there_is_a_keyword_that_is_a_version():
     assert VERSIONS == ["GPURuntime"]
+    assert {fold(each) for each in VERSIONS} == quantities.VERSIONS
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+@pytest.mark.parametrize("written", ["{}=12.10", " {} = 12.10 ", '{}="12.10"'])
+def test_an_assigned_version_keeps_its_digits(name: str, written: str):
+    [(assigned, value)] = parse_assignments([written.format(name)]).items()
+
+    assert (assigned, keywords.BY_NAME[name].read(value)) == (name, "12.10")
+    assert parse_assignments(["CPUTime=12.10", f"{name}="]) == {"CPUTime": 12.1, name: None}
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+@pytest.mark.parametrize("written", ["12.10", '"12.10"', "'12.10'"])
+def test_so_does_that_of_a_rule(name: str, written: str):
+    rules = {"Retry": f"137: {name} = {written}", "Relax": f"after 2 h: {name} = {written}"}
+    [change] = retry_rules.parse_rule(rules["Retry"]).values
+    assert relax_rules.parse_rule(rules["Relax"]).values == (change,)
+    assert keywords.BY_NAME[name].read(change.value) == "12.10"
+
+    read = description.parse_description({"Executable": "a", **rules}, OPTIONS)
+    assert (read.retry, read.relax) == ((rules["Retry"],), (rules["Relax"],))
+
+
+@pytest.mark.parametrize("name", VERSIONS)
+def test_a_default_that_is_a_number_is_read_as_its_text_with_a_warning(name: str):
+    """A configuration of before has such, and without it all options of the VO would be gone."""
+    stated = f"Operations: {{lhcb: {{JobDescription: {{{name}: {{default: {{}}}}, MaxInputData: 7}}}}}}\n"
+
+    config = validate.parse(stated.replace("{}}", "12.4}"))
+    options = options_for(config, "lhcb").job_description
+    [warning] = config.warnings
+    assert str(warning).startswith(
+        f"Operations/lhcb/JobDescription/{name}/default: 12.4 is a number, as which"
+    )
+    attribute = keywords.BY_NAME[name].attribute
+    assert (options.default_values[attribute], options.max_input_data) == ("12.4", 7)
+    assert options.filled_in[name] == "12.4"
+    read = description.parse_description({"Executable": "a"}, options_for(config, "lhcb"))
+    assert getattr(read, attribute) == "12.4"
+
+    assert validate.parse(stated.replace("{}}", "'12.4'}")).warnings == ()
 
 
 @pytest.mark.parametrize("name", VERSIONS)
