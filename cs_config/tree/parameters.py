@@ -19,7 +19,7 @@ from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
 from requirements.classad.restrictions import version_of
 from requirements.errors import InvalidInput, Problem, did_you_mean
-from requirements.quantities import QUANTITIES, SlotQuantity
+from requirements.quantities import QUANTITIES, VERSIONS, SlotQuantity
 from requirements.values import Value, advise_quotes, as_value, find_excess, fold, format_value
 
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
@@ -243,10 +243,11 @@ _NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 
 #: Parts of the folded names of parameters that expressions compare as versions.
 _OF_VERSIONS = ("version", "release")
-#: Whole names of such, folded: our own, and those that sites have for the software of their nodes.
-VERSIONS: Final = frozenset(
+#: Folded names that sites have for versions of what their nodes have. A number there is warned of, but stays
+#: one when it is imported again: jobs may compare with it.
+SOFTWARE: Final = frozenset(
     {
-        *("gpuruntime", "gpudriver", "nvidiadriver", "cudadriver", "driver", "cuda", "cudnn", "rocm"),
+        *("gpudriver", "nvidiadriver", "cudadriver", "driver", "cuda", "cudnn", "rocm"),
         *("kernel", "glibc", "libc", "glibcxx", "middleware", "cvmfs", "singularity", "apptainer"),
         *(
             "podman",
@@ -267,8 +268,13 @@ VERSIONS: Final = frozenset(
 
 
 def is_version(folded: str) -> bool:
-    """Whether a parameter of this name is a version: a text, even if it looks like a number."""
+    """Whether a parameter of this name is a version: a text when imported, even if it looks like a number."""
     return folded in VERSIONS or any(word in folded for word in _OF_VERSIONS)
+
+
+def is_like_version(folded: str) -> bool:
+    """Whether a number under this name is worth a warning: it is a version, or probably one."""
+    return folded in SOFTWARE or is_version(folded)
 
 
 def as_version(value: Any) -> Any:
@@ -391,6 +397,6 @@ class ParameterReader:
         """Record a value that is too long for expressions, and a version that is a number: 9.10 is 9.1."""
         if excess := find_excess(value):
             self.excesses.append(self._problem(path, line, excess, None))
-        for number in as_tuple(value) if is_version(folded) else ():
+        for number in as_tuple(value) if is_like_version(folded) else ():
             if isinstance(number, float):
                 self.warnings.append(self._problem(path, line, advise_quotes(number), None))

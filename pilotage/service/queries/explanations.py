@@ -408,7 +408,7 @@ def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requi
         wrong = (
             f"Requirements/{name}: {_advise_quotes(real)}"
             for vo, (name, real) in found
-            if parameters.is_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
+            if parameters.is_like_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
         )
         return take_warnings(wrong)
 

@@ -119,6 +119,19 @@ def test_versions_stay_texts_in_every_format(kind: str, text: str, name: str, ke
     assert not [each for each in found.proposal.after.warnings if "quotes" in each.message]
 
 
+@pytest.mark.parametrize("name", ["CUDA", "Root", "Driver", "Compiler"])
+def test_numbers_of_software_stay_numbers_in_texts_of_dirac(name: str) -> None:
+    """Jobs compare with them; as texts they would run elsewhere after the next import."""
+    text = TEXTS["dirac"].replace("MaxRAM = 4000", f"{name} = 11.8\nGPURuntime = 12.10")
+    found = importers.load_importer("dirac")(NOTHING, {"file": text}, site=None)
+    [queue] = found.proposal.after.addresses
+    values = found.proposal.after.values(queue, "")
+    assert (values[name], values["GPURuntime"]) == (11.8, "12.10")
+    assert dirac_text.write_value(name, 11.8) == "11.8"
+    [warning] = [each for each in found.proposal.after.warnings if "quotes" in each.message]
+    assert warning.path.endswith(f"/{name}")
+
+
 def test_an_unknown_format_names_those_that_are_installed() -> None:
     with pytest.raises(ValueError, match="only classad, cric, dirac, glue2, osg"):
         importers.load_importer("vulgar")

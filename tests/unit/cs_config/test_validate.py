@@ -7,6 +7,7 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.options import bounds
 from cs_config.tree import parameters
+from requirements import quantities
 from requirements.errors import did_you_mean
 
 TREE = """\
@@ -357,7 +358,7 @@ def test_unquoted_versions_are_reported() -> None:
 
 def test_every_name_of_a_version_is_one():
     queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
-    for name in sorted(parameters.VERSIONS):
+    for name in sorted(parameters.SOFTWARE | quantities.VERSIONS):
         found = validate.parse(queue.format(f"{name}: 5.10")).warnings
         assert [each.message for each in found if "quotes" in each.message] == [
             "5.1 is a number, as which 9.10 is 9.1; write versions in quotes"
