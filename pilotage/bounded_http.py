@@ -5,6 +5,7 @@ headers, would hold a request for ever. Here each read gets what is left of the 
 never unpacked.
 """
 
+import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,8 @@ import httpx
 
 #: Bytes that are sent between two looks at the clock.
 _PIECE: Final = 16 << 10
+#: As httpx's own connections: what is idle for longer may be dead behind a NAT, which tells nobody.
+_LIMITS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=5.0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,13 +55,14 @@ _CURRENT: Final[ContextVar[_Allowance]] = ContextVar("_CURRENT")
 class BoundedTransport(httpx.BaseTransport):
     """Connections on which a request takes `seconds` in all, and its answer has `most` bytes at most.
 
-    Beyond that `httpx.ReadTimeout` and `httpx.ReadError` are raised, and `httpx.DecodingError` for an answer
-    that is compressed though nobody asked: a few kilobytes would unpack to gigabytes.
+    Beyond that `httpx.ReadTimeout` and `httpx.ReadError` are raised, and `httpx.DecodingError` for a body
+    that is compressed though nobody asked: a few kilobytes would unpack to gigabytes. The look-up of a name
+    counts, but ends when the resolver says.
     """
 
     def __init__(
         self,
-        context: ssl.SSLContext | None,
+        context: ssl.SSLContext,
         *,
         seconds: float,
         most: int,
@@ -66,10 +70,10 @@ class BoundedTransport(httpx.BaseTransport):
         backend: httpcore.NetworkBackend | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`context`: None is httpx's own; `with_proxies`: those that the environment names."""
-        self._context = context or httpx.create_ssl_context()
-        self._seconds, self._most, self._with_proxies, self._clock = seconds, most, with_proxies, clock
-        self._backend = _BoundedBackend(backend or httpcore.SyncBackend())
+        """`with_proxies`: those that the environment names."""
+        self._context, self._with_proxies = context, with_proxies
+        self._seconds, self._most, self._clock = seconds, most, clock
+        self._backend = _BoundedBackend(backend or _EachAddress())
         self._pools: dict[str | None, httpcore.ConnectionPool] = {}
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -89,16 +93,12 @@ class BoundedTransport(httpx.BaseTransport):
         )
         with _within(allowance):
             answer = self._find_pool(url).handle_request(sent)
-        response = httpx.Response(
+        return httpx.Response(
             answer.status,
             headers=answer.headers,
             stream=_BoundedBody(answer, allowance),
             extensions=answer.extensions,
         )
-        if response.headers.get("Content-Encoding", "identity") != "identity":
-            response.close()
-            raise httpx.DecodingError("the answer is compressed", request=request)
-        return response
 
     def close(self) -> None:
         """Close the connections."""
@@ -107,17 +107,32 @@ class BoundedTransport(httpx.BaseTransport):
 
     def _find_pool(self, url: httpx.URL) -> httpcore.ConnectionPool:
         proxy = None
-        if self._with_proxies and not proxy_bypass(url.host):
-            proxy = getproxies().get(url.scheme)
+        port = url.port or (443 if url.scheme == "https" else 80)  # NO_PROXY names hosts, or one port of them
+        if self._with_proxies and not proxy_bypass(f"{url.host}:{port}"):
+            named = getproxies()
+            proxy = named.get(url.scheme) or named.get("all")
         if proxy not in self._pools:
-            through = None
-            if proxy is not None:
-                named = httpx.Proxy(proxy if "//" in proxy else f"http://{proxy}")
-                through = httpcore.Proxy(str(named.url), auth=named.raw_auth)
             self._pools[proxy] = httpcore.ConnectionPool(
-                self._context, proxy=through, network_backend=self._backend
+                self._context,
+                proxy=None if proxy is None else _read_proxy(proxy),
+                max_connections=_LIMITS.max_connections,
+                max_keepalive_connections=_LIMITS.max_keepalive_connections,
+                keepalive_expiry=_LIMITS.keepalive_expiry,
+                network_backend=self._backend,
             )
         return self._pools[proxy]
+
+
+def _read_proxy(address: str) -> httpcore.Proxy:
+    try:
+        named = httpx.Proxy(address if "//" in address else f"http://{address}")
+    except (ValueError, httpx.InvalidURL):
+        named = None
+    if named is None or named.url.scheme not in ("http", "https"):
+        # The part before the @ may contain a password.
+        shown = address.rpartition("@")[2]
+        raise httpx.ProxyError(f"the environment's proxy {shown!r} is not one such as http://host:3128")
+    return httpcore.Proxy(str(named.url), auth=named.raw_auth)
 
 
 class _BoundedBody(httpx.SyncByteStream):
@@ -125,12 +140,15 @@ class _BoundedBody(httpx.SyncByteStream):
         self._answer, self._allowance = answer, allowance
 
     def __iter__(self) -> Iterator[bytes]:
+        encoding = httpx.Headers(self._answer.headers).get("Content-Encoding", "identity")
         pieces = self._answer.iter_stream()
         while True:
             with _within(self._allowance):
                 piece = next(pieces, None)
             if piece is None:
                 return
+            if encoding.lower() != "identity":  # answers to HEAD, and those of 304, have no body
+                raise httpx.DecodingError("the answer is compressed")
             yield piece
 
     def close(self) -> None:
@@ -152,6 +170,36 @@ def _within(allowance: _Allowance) -> Iterator[None]:
 
 
 _OTHERS: Final = (httpcore.ProtocolError, httpcore.ProxyError, httpcore.UnsupportedProtocol)
+
+
+class _EachAddress(httpcore.SyncBackend):
+    """Connects to the addresses of a host one after the other, each within its share of the time left."""
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        now = _CURRENT.get().clock
+        until = now() + _CURRENT.get().find_timeout(timeout)
+        try:
+            answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:  # of a name that is none
+            raise httpcore.ConnectError(str(error)) from error
+        addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
+        failed: httpcore.ConnectError | httpcore.ConnectTimeout = httpcore.ConnectTimeout("timed out")
+        for tried, address in enumerate(addresses):
+            share = (until - now()) / (len(addresses) - tried)
+            if share <= 0:
+                break
+            try:
+                return super().connect_tcp(address, port, share, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failed = error
+        raise failed
 
 
 class _BoundedBackend(httpcore.NetworkBackend):

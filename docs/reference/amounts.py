@@ -561,7 +561,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             most=f"issuer: {discovery.TIMEOUT:g} s, {discovery.MOST >> 20} MB; CE of the kind `arc`: "
             f"{arc.LONGEST:g} s, {arc.MOST >> 20} MB; cluster: {kubernetes.LONGEST:g} s, "
             f"{kubernetes.MOST >> 20} MB; receiver of a web hook: {messages.TRY_SECONDS:g} s, only the head. "
-            "Redirects are not followed, and what is compressed is refused: it is away",
+            "Redirects are not followed, and a compressed body is refused: the server is away. The look-up "
+            "of a name counts, but ends when the resolver says",
             counted_by="pilotage.bounded_http.BoundedTransport",
             test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
         ),

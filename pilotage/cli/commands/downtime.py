@@ -1,5 +1,6 @@
 """`pilotage downtime`: planned downtimes of sites and CEs, by hand and from feeds."""
 
+import ssl
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -120,7 +121,8 @@ def _fetch(feed: str) -> str:
 
 
 def _download(url: str) -> bytes:
-    bounded = BoundedTransport(None, seconds=_SECONDS, most=_MOST, with_proxies=True)
+    context = ssl.create_default_context()
+    bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST, with_proxies=True)
     try:
         with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
             answer = client.get(url)

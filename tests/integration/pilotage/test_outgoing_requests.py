@@ -1,5 +1,6 @@
 """No server that we send requests to holds a process for ever, or fills its memory."""
 
+import os
 import re
 import socket
 import ssl
@@ -7,10 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from examples.servers.certificates import Authority
+from pilotage.bounded_http import BoundedTransport
 from pilotage.cli.commands import downtime
 from pilotage.cli.errors import CommandRefused
 from pilotage.client.api import ServiceAway, _ClientTransport
@@ -31,6 +35,8 @@ ROOT = Path(__file__).parents[3]
 AWAY = (IssuerAway, BatchSystemAway, CommandRefused, Away, ServiceAway, TooLarge)
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BODY = HEAD + b"Content-Type: application/json\r\n\r\n["
+FEED = HEAD + b"Connection: close\r\nContent-Length: 4\r\n\r\nfeed"
+PACKED = HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
 
 
 def drip(connection: socket.socket, stop: threading.Event) -> None:
@@ -97,6 +103,13 @@ def serving(kind: str, tls: ssl.SSLContext | None) -> Iterator[int]:
         listener.close()
         for each in threads:
             each.join()
+
+
+@pytest.fixture(autouse=True)
+def _without_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -237,6 +250,8 @@ def answering(answer: bytes, tls: ssl.SSLContext) -> Iterator[str]:
             with suppress(OSError), tls.wrap_socket(listener.accept()[0], server_side=True) as connection:
                 connection.recv(65536)
                 connection.sendall(answer)
+                while connection.recv(65536):  # closed with unread bytes it would take the answer back
+                    pass
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -254,14 +269,11 @@ def tls(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext
 def test_the_proxy_of_the_environment_is_used_where_a_caller_wants_it(
     tls: ssl.SSLContext, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfeed"
-    with answering(answer, tls) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
+    with answering(FEED, tls) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
         monkeypatch.setenv("HTTPS_PROXY", between.url.replace("//", "//me:secret@"))
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
         assert downtime._download(url) == b"feed"
     assert between.asked == [f"CONNECT {url.removeprefix('https://')}"]
-    with answering(answer, tls) as url, ForwardProxy() as between:
+    with answering(FEED, tls) as url, ForwardProxy() as between:
         monkeypatch.setenv("HTTPS_PROXY", between.url)
         with pytest.raises(BatchSystemAway):
             list_arc_jobs(url, authority.certificate)
@@ -272,6 +284,49 @@ def test_redirects_are_named_and_what_is_compressed_is_not_unpacked(tls: ssl.SSL
     led = b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/x\r\nContent-Length: 0\r\n\r\n"
     with answering(led, tls) as url, pytest.raises(CommandRefused, match=r"302, which leads to http://127"):
         downtime._download(url)
-    packed = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx"
-    with answering(packed, tls) as url, pytest.raises(CommandRefused, match="the answer is compressed"):
+    with answering(PACKED, tls) as url, pytest.raises(CommandRefused, match="the answer is compressed"):
         downtime._download(url)
+
+
+def test_a_web_hook_is_delivered_whose_answer_nobody_could_read(
+    tls: ssl.SSLContext, authority: Authority
+) -> None:
+    with answering(PACKED, tls) as url:
+        assert send_hook(url, authority.certificate).is_delivered
+
+
+def test_a_feed_is_trusted_by_the_authorities_of_the_host(
+    tls: ssl.SSLContext, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(context: ssl.SSLContext, *_: object) -> None:
+        context.load_verify_locations(authority.certificate)
+
+    monkeypatch.delenv("SSL_CERT_FILE")
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", load)  # of an institute, say
+    with answering(FEED, tls) as url:
+        assert downtime._download(url) == b"feed"
+
+
+def test_an_address_that_is_silent_leaves_time_for_the_next(
+    tls: ssl.SSLContext, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    resolve, connect = socket.getaddrinfo, socket.socket.connect
+
+    def look_up(host: str, port: int, *_: object, **__: object) -> list[Any]:
+        named = ("127.0.0.2", "127.0.0.1") if host == "localhost" else (host,)
+        return [found for each in named for found in resolve(each, port, 0, socket.SOCK_STREAM)]
+
+    def connect_or_wait(self: socket.socket, address: Any) -> None:
+        if address[0] == "127.0.0.2":
+            waited.append(self.gettimeout() or 0)
+            raise TimeoutError("timed out")
+        connect(self, address)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket.socket, "connect", connect_or_wait)
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    bounded = BoundedTransport(context, seconds=600, most=1 << 20, clock=lambda: sum(waited))
+    with answering(FEED, tls) as url, httpx.Client(transport=bounded, timeout=600) as client:
+        assert client.get(url).content == b"feed"
+    assert waited == [300], "half of the time is for the other address"

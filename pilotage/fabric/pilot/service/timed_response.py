@@ -13,7 +13,10 @@ LEAST_RATE = 1000.0
 
 
 class TimedResponse(HTTPResponse):
-    """A response of which reads, also those of its head, raise TimeoutError once it comes too slowly."""
+    """A response of which reads, also those of its head, raise TimeoutError once it comes too slowly.
+
+    Only waiting for the server counts: a reader may take its time between two reads.
+    """
 
     def __init__(self, sock: socket.socket, *args: Any, seconds: float, **more: Any) -> None:
         """`seconds`: for one read, and for the head; the body may fall behind its least rate by as much."""
@@ -30,7 +33,7 @@ class TimedResponse(HTTPResponse):
 class _TimedReader(io.RawIOBase):
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, seconds: float) -> None:
         self._raw, self._sock, self._seconds = raw, sock, seconds
-        self._begin, self._received = 0.0, 0
+        self._waited, self._received = 0.0, 0
         self.rate = float("inf")  #: of the head, whatever its length
 
     def readable(self) -> bool:
@@ -38,12 +41,14 @@ class _TimedReader(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int | None:
         if self._received:
-            late = time.monotonic() - self._begin - self._received / self.rate
+            late = self._waited - self._received / self.rate
             if late >= self._seconds:
                 raise TimeoutError("the response comes too slowly")
             self._sock.settimeout(min(self._seconds, self._seconds - late))
+        begin = time.monotonic()
         found = self._raw.readinto(buffer)
-        self._begin = self._begin or time.monotonic()
+        if self._received:
+            self._waited += time.monotonic() - begin
         self._received += found or 0
         return found
 

@@ -51,9 +51,10 @@ class Published:
 
 def client(issuer: Issuer) -> httpx.Client:
     """HTTP client for the issuer. It follows no redirects, which could forward secrets to another host."""
-    context = None
     try:
-        if issuer.authorities is not None:
+        if issuer.authorities is None:
+            context = httpx.create_ssl_context()
+        else:
             context = ssl.create_default_context(cafile=str(issuer.authorities))
     except OSError as error:
         raise IssuerAway(f"{issuer.url}: {issuer.authorities} cannot be read: {error.strerror}") from None
