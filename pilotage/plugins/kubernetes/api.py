@@ -22,8 +22,8 @@ from pilotage.fabric.pilot.service import transport as service_transport
 
 #: An object of the API.
 Item = Mapping[str, Any]
-#: Objects in one answer of a list, and in all of them.
-_PAGE, _MOST_OBJECTS = 500, 200_000
+#: Objects in one answer of a list, and in all of them; such answers, of which some may be empty.
+_PAGE, _MOST_OBJECTS, _MOST_PAGES = 500, 200_000, 1_000
 #: Seconds that a request may pause, and take in all; bytes of an answer: those of so many pods, and logs.
 _PATIENCE, LONGEST, MOST = 30.0, 120.0, 64 << 20
 #: What never becomes a Job, whenever it is sent.
@@ -86,7 +86,7 @@ class KubernetesApi:
         """All objects of `jobs`, `pods` or `resourcequotas` with these labels, or an error."""
         found: list[Item] = []
         params = {"limit": str(_PAGE)} | ({"labelSelector": selector} if selector else {})
-        while True:
+        for _ in range(_MOST_PAGES):
             answer = _read_object(self._done("GET", self._path(resource), params=params))
             items, metadata = answer.get("items"), answer.get("metadata", {})
             if not isinstance(items, list) or not isinstance(metadata, dict):
@@ -94,9 +94,10 @@ class KubernetesApi:
             found += items
             if not (after := metadata.get("continue")):
                 return found
-            if not items or len(found) >= _MOST_OBJECTS:
-                raise NoAnswer(f"{self._server.url}: the list of {resource} does not end")
+            if len(found) >= _MOST_OBJECTS:
+                break
             params["continue"] = str(after)
+        raise NoAnswer(f"{self._server.url}: the list of {resource} does not end")
 
     def patch_job(self, name: str, changes: Item) -> None:
         """Change a Job; one that is not there is no error."""

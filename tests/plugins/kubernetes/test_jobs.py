@@ -1,6 +1,7 @@
 """Pilots as Jobs of Kubernetes, with a stand-in for its API server that validates against its schemas."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import httpx
@@ -17,6 +18,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.settings import Connect
+from pilotage.fabric.batch.shell import NoAnswer
 from pilotage.fabric.director import configuration
 from pilotage.plugins.batch_check.conformance import CHECKS, Bench
 from pilotage.plugins.batch_check.fault_injection import FaultyHttp
@@ -195,6 +197,26 @@ def test_a_pod_that_waits_says_for_what(server: ApiServer) -> None:
 
     report = answering(server, answer).status([Handle(stamp=STAMP)])[STAMP]
     assert (report.state, report.message) == (State.WAITING, "ImagePullBackOff: no such image")
+
+
+def list_pages(server: ApiServer, pages: Iterator[list[object]]) -> Sequence[object]:
+    def answer(_request: httpx.Request) -> httpx.Response:
+        items = next(pages, None)
+        metadata = {} if items is None else {"continue": "more"}
+        return httpx.Response(200, json={"metadata": metadata, "items": items or []})
+
+    connect = KubernetesApi(server, connect=lambda _context: httpx.MockTransport(answer))
+    return connect.list("pods")
+
+
+def test_a_page_of_a_list_may_be_empty(server: ApiServer) -> None:
+    assert list_pages(server, iter([[], [{"a": 1}], [], [{"b": 2}]])) == [{"a": 1}, {"b": 2}]
+
+
+@pytest.mark.parametrize("page", [[], [{}] * 50_000])
+def test_a_list_that_does_not_end_is_no_answer(server: ApiServer, page: list[object]) -> None:
+    with pytest.raises(NoAnswer, match="the list of pods does not end"):
+        list_pages(server, repeat(page))
 
 
 def test_a_killed_job_that_waits_for_its_pods_end_is_not_over(server: ApiServer) -> None:
