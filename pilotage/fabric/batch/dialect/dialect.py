@@ -12,10 +12,10 @@ from string import Formatter
 from typing import Annotated, Any, Final, Literal
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from pilotage.fabric.batch.dialect.options import JoinedOption, Merge
-from pilotage.fabric.batch.forbidden import ForbiddenFlags, Kind, Pattern, check_submission
+from pilotage.fabric.batch.forbidden import WHY, ForbiddenFlags, Kind, Pattern, check_submission
 from pilotage.fabric.file_section import FileSection
 from requirements.classad import restrictions
 from requirements.errors import InvalidInput
@@ -234,6 +234,17 @@ class Dialect(FileSection):
     unset: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], ...] = ()
     #: Flags and variables that are refused; null: that kind is not.
     forbidden: dict[Kind, ForbiddenFlags | None] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _states_kinds_below(cls, said: object) -> object:
+        stated = said if isinstance(said, dict) else {}
+        for kind in WHY:
+            if kind in stated:
+                raise ValueError(
+                    f"{kind}: a kind of forbidden flags, which stands in forbidden: {{{kind}: …}}"
+                )
+        return said
 
     @field_validator("vocabulary")
     @classmethod

@@ -4,6 +4,7 @@ The cases are those of the manuals: sbatch(1), qsub(1) of Grid Engine, qsub(1B) 
 bsub(1), condor_submit(1).
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -224,6 +225,24 @@ def test_a_queue_of_pbs_on_another_server_is_refused() -> None:
         read("pbs", batch_queue="long@other")
 
     assert read("gridengine", batch_queue="all.q@wn1").queues  # a part of a queue
+
+
+@pytest.mark.parametrize("more", [{"batch_queue": "long@pbs01"}, {"flags": ["-q", "long@pbs01"]}])
+def test_the_message_says_what_to_do_with_the_name_of_the_default_server(more: dict[str, Any]) -> None:
+    with pytest.raises(InvalidDirector) as refused:
+        read("pbs", **more)
+    advice = "if it is the server of this one, leave it out, or state dialect: {forbidden: {elsewhere: null}}"
+    assert advice in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", sorted(WHY))
+@pytest.mark.parametrize("stated", [None, {"flags": "^-q"}])
+def test_a_kind_that_does_not_stand_below_forbidden_is_refused_with_where_it_does(
+    kind: str, stated: object
+) -> None:
+    place = f"stands in forbidden: {{{kind}: …}}"
+    with pytest.raises(InvalidDirector, match=re.escape(place)):
+        read("slurm", system={"dialect": {kind: stated}})
 
 
 def test_a_site_switches_one_kind_off() -> None:
