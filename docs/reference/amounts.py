@@ -18,9 +18,13 @@ from matcher.limits import job_groups
 from matcher.request import node_checks
 from optimizers.description import template_cache
 from pilotage import tar_headers
+from pilotage.cli.commands import downtime
+from pilotage.client import api
 from pilotage.fabric.pilot.service import timed_response, transport
 from pilotage.plugins.arc import rest as arc
+from pilotage.plugins.dirac import command as dirac_history
 from pilotage.plugins.dirac import door_guard
+from pilotage.plugins.formats import dirac_server
 from pilotage.plugins.kubernetes import api as kubernetes
 from pilotage.plugins.web_hooks import messages
 from pilotage.replay import recorded_day
@@ -560,7 +564,11 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             what="time of a request in all, and bytes of its answer, with its head",
             most=f"issuer: {discovery.TIMEOUT:g} s, {discovery.MOST >> 20} MB; CE of the kind `arc`: "
             f"{arc.LONGEST:g} s, {arc.MOST >> 20} MB; cluster: {kubernetes.LONGEST:g} s, "
-            f"{kubernetes.MOST >> 20} MB; receiver of a web hook: {messages.TRY_SECONDS:g} s, only the head. "
+            f"{kubernetes.MOST >> 20} MB; "
+            f"feed of downtimes: {downtime.LONGEST:g} s, {downtime.MOST >> 20} MB; "
+            f"DIRAC's configuration: {dirac_server.LONGEST:g} s, {dirac_server.MOST_ANSWERED >> 20} MB; "
+            f"OpenSearch: {dirac_history.LONGEST:g} s, {dirac_history.MOST_ANSWERED >> 20} MB; "
+            f"receiver of a web hook: {messages.TRY_SECONDS:g} s, only the head. "
             "Redirects are not followed, and a compressed body is refused: the server is away. The look-up "
             "of a name counts, but ends when the resolver says",
             counted_by="pilotage.bounded_http.BoundedTransport",
@@ -570,7 +578,8 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             who="pilot, director, gateway, client",
             what="time and bytes of an answer of the service",
             most=f"its head within the time of a request, then {timed_response.LEAST_RATE / 1e3:g} kB/s; "
-            f"{transport.Transport.longest_answer >> 20} MB but for archives, which have limits of their own",
+            f"{transport.Transport.longest_answer >> 20} MB, for clients and commands "
+            f"{api.LONGEST_ANSWER >> 20:,} MB, but for archives, which have limits of their own",
             counted_by="pilotage.fabric.pilot.service.timed_response.TimedResponse",
             test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
         ),

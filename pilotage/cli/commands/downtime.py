@@ -19,8 +19,8 @@ from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
 
 #: Bytes of a feed, and seconds until all of it is there.
-_MOST: Final = 32 << 20
-_SECONDS: Final = 120.0
+MOST: Final = 32 << 20
+LONGEST: Final = 120.0
 
 
 def add(
@@ -109,22 +109,22 @@ def import_feed(
 def _fetch(feed: str) -> str:
     """The text of a feed, bounded."""
     if feed == "-":
-        content = sys.stdin.buffer.read(_MOST + 1)
+        content = sys.stdin.buffer.read(MOST + 1)
     elif feed.startswith(("https://", "http://")):
         content = _download(feed)
     else:
         with Path(feed).open("rb") as file:
-            content = file.read(_MOST + 1)
-    if len(content) > _MOST:
-        raise WrongUsage(f"{feed}: more than {_MOST >> 20} MB")
+            content = file.read(MOST + 1)
+    if len(content) > MOST:
+        raise WrongUsage(f"{feed}: more than {MOST >> 20} MB")
     return content.decode(errors="replace")
 
 
 def _download(url: str) -> bytes:
     context = ssl.create_default_context()
-    bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST, with_proxies=True)
+    bounded = BoundedTransport(context, seconds=LONGEST, most=MOST, with_proxies=True)
     try:
-        with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
+        with httpx.Client(transport=bounded, timeout=LONGEST) as client:
             answer = client.get(url)
     except (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL) as error:
         raise CommandRefused(f"{url}: {harmless(str(error)) or type(error).__name__}") from error

@@ -276,7 +276,7 @@ def _read_record(file: TextIO) -> dict[str, Any]:
 
 
 #: Records in one request, seconds for it, and bytes of the answer, which has a result for each record.
-_MOST, _SECONDS, _MOST_ANSWERED = 5_000, 120.0, 32 << 20
+_MOST, LONGEST, MOST_ANSWERED = 5_000, 120.0, 32 << 20
 #: As DIRAC makes them: dashboards sum by texts, which have to be keywords.
 MAPPING: Final[Mapping[str, Any]] = {
     "mappings": {
@@ -336,8 +336,8 @@ def send(
     place = _name_place(url)
     try:
         context = transport.tls_context(authorities)
-        bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED, with_proxies=True)
-        with httpx.Client(transport=bounded, timeout=_SECONDS, auth=_read_netrc()) as client:
+        bounded = BoundedTransport(context, seconds=LONGEST, most=MOST_ANSWERED, with_proxies=True)
+        with httpx.Client(transport=bounded, timeout=LONGEST, auth=_read_netrc()) as client:
             made = client.put(f"{url}/{index}", json=MAPPING)
             if "resource_already_exists_exception" not in made.text:
                 made.raise_for_status()

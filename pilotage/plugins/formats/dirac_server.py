@@ -23,8 +23,8 @@ from requirements.errors import InvalidRequest
 #: Bytes of an unpacked configuration; the largest known ones have a few megabytes.
 MOST_BYTES: Final = 64 << 20
 #: Bytes of an answer: packed, and as text.
-_MOST_ANSWERED: Final = 64 << 20
-_SECONDS: Final = 60.0
+MOST_ANSWERED: Final = 64 << 20
+LONGEST: Final = 60.0
 _METHOD: Final = "getCompressedDataIfNewer"
 #: Older than every version.
 _NO_VERSION: Final = "0"
@@ -78,8 +78,8 @@ def _fetch_https(url: str, context: ssl.SSLContext) -> tuple[int, bytes]:
         "clientVO": "unknown",
         "clientSetup": "None",
     }
-    bounded = BoundedTransport(context, seconds=_SECONDS, most=_MOST_ANSWERED)
-    with httpx.Client(transport=bounded, timeout=_SECONDS) as client:
+    bounded = BoundedTransport(context, seconds=LONGEST, most=MOST_ANSWERED)
+    with httpx.Client(transport=bounded, timeout=LONGEST) as client:
         response = client.post(url, data=form)
     return response.status_code, response.content
 
@@ -97,7 +97,7 @@ async def _fetch_dips(url: str, context: ssl.SSLContext) -> object:
             f"{url}: a URL is needed such as dips://dirac.example.org:9135/Configuration/Server"
         ) from None
     try:
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(LONGEST):
             return await former.call_dips(
                 server, _METHOD, [_NO_VERSION], caller=("unknown", ""), context=context
             )
