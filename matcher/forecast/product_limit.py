@@ -8,10 +8,12 @@ Source: E. L. Kaplan and P. Meier, Nonparametric Estimation from Incomplete Obse
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 #: A time, or any other measure, and whether that was all of it; if not, it is longer.
 Observed: TypeAlias = tuple[float, bool]
+#: By so much two shares differ that are the same but for rounding.
+_SAME: Final = 1e-9
 
 
 class ProductLimit:
@@ -42,5 +44,5 @@ class ProductLimit:
         """
         first = bisect_right(self.times, longer_than) if longer_than else 0
         before = self.shares[first - 1] if first else 0.0
-        found = bisect_left(self.shares, before + share * (1 - before), lo=first)
+        found = bisect_left(self.shares, before + share * (1 - before) - _SAME, lo=first)
         return self.times[found] if found < len(self.times) else None

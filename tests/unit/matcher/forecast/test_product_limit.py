@@ -16,6 +16,11 @@ def test_it_is_that_of_the_literature() -> None:
     assert PATIENTS.mean == pytest.approx(359 / 9)
 
 
+def test_half_of_an_even_number_is_half_however_shares_are_rounded() -> None:
+    for number in range(2, 1001, 2):
+        assert ProductLimit((float(each), True) for each in range(1, number + 1)).find(0.5) == number / 2
+
+
 def test_what_is_not_known_is_not_made_up() -> None:
     assert PATIENTS.find(0.56) is None  # 45 % were in remission for longer than anybody was seen
     assert ProductLimit([]).find(0.1) is None
