@@ -23,7 +23,6 @@ from taskqueue.past_forecasts import StartInterval
 
 #: Task queues with jobs of one group beyond which there is no forecast.
 MOST_TASK_QUEUES: Final = 20
-_NONE_DONE: Final = "none of its jobs is done, so how long they run is not known"
 _MOST_RUN: Final = "most of its jobs still run, so how long they take is not known"
 
 
@@ -64,45 +63,50 @@ def forecast_end(
 ) -> EndForecast:
     """Forecast when the last of these jobs starts, and when they are done."""
     last = groups.list_last_waiting(conn, which, limit=MOST_TASK_QUEUES + 1)
-    times = groups.list_run_times(conn, which, now=now)
-    known = ProductLimit(times)
+    run = groups.list_run_times(conn, which, now=now)
+    known = ProductLimit(run.times)
     run_time = known.find(0.5)
     start = _forecast_last(conn, config, last, now) if last.groups else None
+    none_done = (
+        f"{'next to none' if run.done else 'none'} of its jobs is done, so how long they run is not known"
+    )
     if start is None:
-        end = _find_end_of_started(groups.count_started(conn, which), known, now)
+        end = _find_end_of_started(groups.count_started(conn, which), known, none_done, now)
     else:
-        end = _find_end(start, known)
+        end = _find_end(start, known, none_done)
     return EndForecast(
         waiting=sum(each.count for each in last.groups),
         start=start,
         end=None if isinstance(end, str) else end,
         run_time=run_time,
         done=len(known.times),
-        running=len(times) - len(known.times),
+        running=len(run.times) - len(known.times),
         is_cut=last.is_cut,
         refusal=end if isinstance(end, str) else "",
     )
 
 
-def _find_end(start: StartForecast, known: ProductLimit) -> StartInterval | str:
+def _find_end(start: StartForecast, known: ProductLimit, none_done: str) -> StartInterval | str:
     """When the job that starts last ends; or why that is not known."""
     if start.interval is None:
         return "when its last job starts is not known"
     run_time = known.find(0.5)
     if run_time is None:
-        return _MOST_RUN if known.times else _NONE_DONE
+        return _MOST_RUN if known.times else none_done
     most = start.interval.most
     return StartInterval(
         least=start.interval.least + run_time, most=None if most is None else most + run_time
     )
 
 
-def _find_end_of_started(started: StartedJobs, known: ProductLimit, now: datetime) -> StartInterval | str:
+def _find_end_of_started(
+    started: StartedJobs, known: ProductLimit, none_done: str, now: datetime
+) -> StartInterval | str:
     """The same where all have started."""
     if not started.count:
         return "no job of the group waits or runs"
     if not known.times:
-        return _NONE_DONE
+        return none_done
     so_far = (now - started.last_at).total_seconds() if started.last_at else 0.0
     run_time = known.find(0.5, longer_than=so_far)
     if run_time is None:

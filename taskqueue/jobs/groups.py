@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Subquery, case, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Function, Subquery, case, func, select, union_all
 
 from requirements.job_fields import STATUS
 from requirements.states import FINAL, JobStatus
@@ -41,7 +41,8 @@ class FailureGroup:
 
 
 _LATER: Final = (JobStatus.COMPLETED, *FINAL)
-_STARTED: Final = (JobStatus.RUNNING, JobStatus.COMPLETING, JobStatus.STALLED)
+_RUNNING: Final = (JobStatus.RUNNING, JobStatus.COMPLETING)
+_STARTED: Final = (*_RUNNING, JobStatus.STALLED)
 #: The parts of a job group, by their fields, with their statuses.
 PARTS: Final[Mapping[str, Collection[JobStatus]]] = {
     "done": (JobStatus.DONE, JobStatus.COMPLETED),
@@ -95,6 +96,14 @@ class RunTime(NamedTuple):
 
     seconds: float
     is_done: bool  #: if not, it still runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimes:
+    """Run times of done and running jobs, or of an even part of these."""
+
+    times: Sequence[RunTime]
+    done: int  #: done jobs, of which there may be none in the part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,27 +213,36 @@ def count_started(conn: Connection, which: JobSelector) -> StartedJobs:
     return StartedJobs(count=row[0], last_at=row[1])
 
 
-def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> list[RunTime]:
-    """Run times of the newest done and running jobs, or of each second, third … of them if they are many."""
-    seen, rest = _newest(conn, which.where(STATUS, {*PARTS["done"], *_STARTED}), MAX_OF_STATUS)
+def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> RunTimes:
+    """Run times of the newest done and running jobs, or of each second, third … of them if they are many.
+
+    Of stalled ones it is not known how long they have run.
+    """
+    seen, rest = _newest(conn, which.where(STATUS, {*PARTS["done"], *_RUNNING}), MAX_OF_STATUS)
     if seen is None:
-        return []
+        return RunTimes(times=[], done=0)
     is_done = seen.c.status.in_(PARTS["done"])
     has_run = (seen.c.started_at.is_not(None), ~is_done | seen.c.ended_at.is_not(None), *rest.clauses(seen))
     number = func.row_number().over(order_by=seen.c.job_id.desc()) - 1
     numbered = (
         select(seen.c.started_at, seen.c.ended_at, is_done.label("is_done"))
         .add_columns(number.label("number"), func.count().over().label("count"))
+        .add_columns(_sum(is_done).over().label("done"))
         .where(*has_run)
         .subquery()
     )
     found = numbered.c
     one_of = (found["count"] - 1) // MAX_RUN_TIMES + 1
-    times = select(found.started_at, found.ended_at, found.is_done).where(found.number % one_of == 0)
-    return [
-        RunTime(seconds=((end if is_done else now) - start).total_seconds(), is_done=bool(is_done))
-        for start, end, is_done in conn.execute(times)
+    columns = (found.started_at, found.ended_at, found.is_done, found.done)
+    rows = conn.execute(select(*columns).where(found.number % one_of == 0)).all()
+    times = [
+        RunTime(
+            seconds=((row.ended_at if row.is_done else now) - row.started_at).total_seconds(),
+            is_done=bool(row.is_done),
+        )
+        for row in rows
     ]
+    return RunTimes(times=times, done=rows[0].done if rows else 0)
 
 
 def _newest(conn: Connection, which: JobSelector, most: int) -> tuple[Subquery | None, JobSelector]:
@@ -243,5 +261,5 @@ def _is_cut(conn: Connection, seen: Subquery, most: int) -> bool:
     return (rows or 0) >= most
 
 
-def _sum(condition: ColumnElement[Any]) -> ColumnElement[int]:
+def _sum(condition: ColumnElement[Any]) -> Function[int]:
     return func.sum(case((condition, 1), else_=0))

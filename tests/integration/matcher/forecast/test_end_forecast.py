@@ -51,11 +51,11 @@ def put_ended(conn: Connection, now: datetime, minutes: Iterable[int]) -> None:
         stored_rows.force(conn, job_id, status=JobStatus.DONE.value, due_at=None, job_group="scan", **ran)
 
 
-def put_running(conn: Connection, now: datetime, minutes: int) -> None:
+def put_running(conn: Connection, now: datetime, minutes: int, status: JobStatus = JobStatus.RUNNING) -> None:
     """A job of the group that has run so long."""
     [job_id] = stored_rows.job_ids(conn, now, 1)
     started = {"started_at": now - minutes * MINUTE, "job_group": "scan", "due_at": None}
-    stored_rows.force(conn, job_id, status=JobStatus.RUNNING.value, **started)
+    stored_rows.force(conn, job_id, status=status.value, **started)
 
 
 def record(conn: Connection, now: datetime) -> None:
@@ -172,8 +172,33 @@ def test_of_many_run_times_an_even_part_is_read(
             put_ended(conn, now, (10,))
             put_running(conn, now, 20)
             put_running(conn, now, 20)
-        times = groups.list_run_times(conn, SCAN, now=now)
-    assert sorted(times) == [(600.0, True), *[(1200.0, False)] * 4]
+        run = groups.list_run_times(conn, SCAN, now=now)
+    assert (sorted(run.times), run.done) == ([(600.0, True), *[(1200.0, False)] * 4], 6)
+
+
+def test_it_is_not_said_that_none_is_done_because_none_is_in_the_part(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MAX_RUN_TIMES", 5)
+    with database.writing(engine) as conn:
+        for _ in range(8):
+            put_running(conn, now, 20)
+    assert forecast(engine, now).refusal.startswith("none of its jobs is done")
+    with database.writing(engine) as conn:
+        put_ended(conn, now, (10,))
+        put_running(conn, now, 20)
+    found = forecast(engine, now)
+    assert (found.done, found.running) == (0, 5)
+    assert found.refusal == "next to none of its jobs is done, so how long they run is not known"
+
+
+def test_stalled_jobs_do_not_count_as_running_ones(engine: Engine, now: datetime) -> None:
+    with database.writing(engine) as conn:
+        put_ended(conn, now, (10,))
+        put_running(conn, now, 20)
+        put_running(conn, now, 60, status=JobStatus.STALLED)
+    found = forecast(engine, now)
+    assert (found.done, found.running, found.run_time) == (1, 1, 600.0)
 
 
 def test_its_cost_does_not_grow_with_the_jobs(
