@@ -82,6 +82,8 @@ class PriorityState:
     families: FamilyCache = field(default_factory=FamilyCache)
     counted: dict[str, dict[int, QueuedJobs]] = field(default_factory=dict)  #: by VO and task queue
     supplies: dict[str, SlotSupply] = field(default_factory=dict)  #: by VO, of those with scarcity
+    #: Task queues whose classes were read for them. Those of a later release cannot be read.
+    supplied: set[int] = field(default_factory=set)
     cursor: FeedCursor | None = None
 
 
@@ -103,7 +105,9 @@ def cycle(
         if cursor.whole_at == now:
             memory.counted.clear()
             memory.supplies.clear()
+            memory.supplied.clear()
         appeared = {each.task_queue_id for each in cursor.appeared}
+        memory.supplied -= appeared
         results = leadership.serve_each(
             vos,
             lambda vo: _update_weights(
@@ -201,8 +205,10 @@ def _count_slots(
     supply = memory.supplies.get(vo)
     if supply is None:
         supply = memory.supplies[vo] = SlotSupply(conn, config, vo, now=now)
-    new = [each.demand.task_queue_id for each in waiting if each.digest not in supply.of_classes]
+    new = {each.demand.task_queue_id for each in waiting if each.digest not in supply.of_classes}
+    new -= memory.supplied
     supply.add(conn, listing.list_waiting_in(conn, new))
+    memory.supplied |= new
     return supply.of_classes
 
 

@@ -1,11 +1,11 @@
 """Slots are counted for waiting work, and scarce ones go to the jobs of an owner that have no other."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select, update
 
 from agents import priorities
 from agents.priorities import PriorityState
@@ -17,6 +17,8 @@ from matcher.claim.matcher import Matcher
 from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.schema.tables import task_queues as table
+from taskqueue.task_queues import change_feed, listing
+from taskqueue.task_queues.listing import WaitingClass
 from tests.support.factories.queued_jobs import (
     ELSEWHERE,
     EVERYWHERE,
@@ -123,6 +125,30 @@ def test_jobs_of_a_new_class_are_counted_in_the_next_cycle(engine: Engine, now: 
     _note_answers(engine, now - HOUR)  # counted with all weights
     _run_agent(engine, now + timedelta(seconds=1), state=state)
     assert _read_supplies(engine) == {common: 48, rare: 5}
+
+
+def test_classes_of_a_later_release_are_read_once_and_again_when_their_task_queue_gets_jobs(
+    sqlite_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite: the feed of PostgreSQL may repeat a change while any transaction is open."""
+    engine, state, asked = database.connect(sqlite_url), PriorityState(), list[list[int]]()
+    rare = _add(engine, now, asked=RARE)
+
+    def read(conn: Connection, task_queue_ids: Collection[int]) -> list[WaitingClass]:
+        asked.append(sorted(task_queue_ids))
+        return []
+
+    monkeypatch.setattr(listing, "list_waiting_in", read)
+    _run_agent(engine, now, state=state)
+    common = _add(engine, now)
+    _run_agent(engine, now + timedelta(seconds=1), state=state)
+    other = _add(engine, now, asked=replace(RARE, cpu_time=7200))
+    with database.writing(engine) as conn:
+        conn.execute(update(table).where(table.c.task_queue_id == rare).values(changed_at=now + HOUR))
+        change_feed.append_changes(conn, change_feed.TASK_QUEUE, [str(rare)], now=now)
+    _run_agent(engine, now + timedelta(seconds=2), state=state)
+    engine.dispose()
+    assert asked == [[rare], [common], [rare, other]]
 
 
 def test_slots_are_counted_with_all_weights_also_of_a_vo_that_came_in_between(
