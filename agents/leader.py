@@ -11,7 +11,7 @@ The loop runs one cycle after the other at the agent's interval; an agent withou
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -105,8 +105,8 @@ class Leadership:
 
     def serve_together(
         self, vos: Mapping[str, _Value], serve: Callable[[Mapping[str, _Value]], object]
-    ) -> None:
-        """Serve all VOs at once, or each alone as by `serve_each` if that fails."""
+    ) -> Sequence[str]:
+        """Serve all VOs at once, or each alone as by `serve_each` if that fails; those whose work failed."""
         try:
             serve(vos)
         except Exception as error:
@@ -115,7 +115,9 @@ class Leadership:
             log.warning(
                 "%s: the work for all VOs together failed, each is served alone: %s", self.name, error
             )
-            self.serve_each(vos, lambda vo: serve({vo: vos[vo]}))
+            served = self.serve_each(vos, lambda vo: serve({vo: vos[vo]}))
+            return [vo for vo in vos if vo not in served]
+        return []
 
     def renew(self, now: datetime) -> None:
         """Extend the lease if it is still held. A failure is left to the next renewal, and to the fence."""

@@ -11,7 +11,7 @@ waits long for the other, and no job is left without its task queue.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     BindParameter,
@@ -74,6 +74,8 @@ _BEFORE = bindparam("before", type_=jobs.c.updated_at.type)
 _LIMIT: BindParameter[int] = bindparam("limit")
 _EVERY = 2**63 - 1  #: larger than any log id
 _NOT_FINAL = sorted(set(JobStatus) - FINAL)
+#: Of an archive: the VO that has it, and its digest.
+Archive: TypeAlias = tuple[str, str]
 #: Before all jobs.
 LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -145,22 +147,27 @@ _is_unused_blob = and_(
     ~exists().where(attempts.c.output == blobs.c.digest, attempts.c.vo == blobs.c.vo),
 )
 #: By the range, not by a list of so many: PostgreSQL would scan the table for that.
-UNUSED_BLOBS = select(blobs.c.digest).where(
+UNUSED_BLOBS = select(blobs.c.vo, blobs.c.digest).where(
     blobs.c.digest > bindparam("after"), blobs.c.digest <= bindparam("upto"), _is_unused_blob
 )
-#: Only the listed ones: PostgreSQL compares with each of them if all would not fit into its memory.
-_sandboxes = (
-    select(jobs.c.vo, descriptions.c.sandbox)
-    .join_from(descriptions, jobs, jobs.c.description_id == descriptions.c.description_id)
-    .where(sql.is_listed(descriptions.c.sandbox), jobs.c.status.in_(_NOT_FINAL))
+#: The jobs of one description. As a join, SQLite would begin with all jobs of the VO; and without `OFFSET`
+#: PostgreSQL would begin with all that have not ended, if these fit into its memory.
+_needs_sandbox = (
+    select(jobs.c.job_id)
+    .where(
+        jobs.c.description_id == descriptions.c.description_id,
+        jobs.c.vo == blobs.c.vo,
+        jobs.c.status.in_(_NOT_FINAL),
+    )
+    .correlate(descriptions, blobs)
+    .offset(0)
+    .exists()
 )
-_is_listed_blob = and_(sql.is_listed(blobs.c.digest), _is_unused_blob)
-LOCK_BLOBS = select(blobs.c.digest).where(_is_listed_blob).with_for_update(skip_locked=True)
-REMOVE_BLOBS = (
-    delete(blobs)
-    .where(_is_listed_blob, tuple_(blobs.c.vo, blobs.c.digest).not_in(_sandboxes))
-    .returning(blobs.c.digest)
-)
+_is_sandbox = exists().where(descriptions.c.sandbox == blobs.c.digest, _needs_sandbox)
+#: By both: the row of the same digest of another VO may be locked by a submission, which waits for others.
+_is_listed_blob = and_(tuple_(blobs.c.vo, blobs.c.digest).in_(sql.KEYS), _is_unused_blob)
+LOCK_BLOBS = select(blobs.c.vo, blobs.c.digest).where(_is_listed_blob).with_for_update(skip_locked=True)
+REMOVE_BLOBS = delete(blobs).where(_is_listed_blob, ~_is_sandbox).returning(blobs.c.digest)
 
 
 _is_output = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.is_output)
@@ -345,7 +352,7 @@ def detach_outputs(conn: Connection, old: OldJobs) -> int:
 
 def list_unused_blobs(
     conn: Connection, *, after: str, most: int, before: Mapping[str, datetime]
-) -> tuple[list[str], str | None]:
+) -> tuple[list[Archive], str | None]:
     """Archives that a VO has not used since its time, and that are no output of an attempt of it.
 
     Of the next `most` behind the digest `after`, with the last of these digests; None: there are no more.
@@ -355,19 +362,21 @@ def list_unused_blobs(
         return [], None
     sql.join_row_by_row(conn)
     values = {"after": after, "upto": end.upto, "before_by_vo": before}
-    unused = list(conn.execute(UNUSED_BLOBS, values).scalars())
+    unused = [(vo, digest) for vo, digest in conn.execute(UNUSED_BLOBS, values)]
     return unused, end.upto if end.rows == most else None
 
 
-def remove_blobs(conn: Connection, digests: Collection[str], *, before: Mapping[str, datetime]) -> list[str]:
+def remove_blobs(
+    conn: Connection, unused: Collection[Archive], *, before: Mapping[str, datetime]
+) -> list[str]:
     """Delete the rows of archives that are unused and no sandbox of a job that has not ended; their digests.
 
     A row that a submission or an upload has locked stays: these set the time of its use. The files are
     deleted after the commit, by `blobs.remove_file`.
     """
     sql.join_row_by_row(conn)
-    values = {"ids": sorted(digests), "before_by_vo": before}
-    locked = list(conn.execute(LOCK_BLOBS, values).scalars())
+    values = {"ids": sorted(unused), "before_by_vo": before}
+    locked = [(vo, digest) for vo, digest in conn.execute(LOCK_BLOBS, values)]
     return list(conn.execute(REMOVE_BLOBS, {**values, "ids": locked}).scalars()) if locked else []
 
 

@@ -3,6 +3,7 @@
 Deletion is in small transactions, which may be repeated or interrupted: the next cycle continues.
 """
 
+import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Self
 
 from sqlalchemy import Connection, Engine
 
@@ -27,7 +28,7 @@ from taskqueue.blob_stores.store import BlobStore
 from taskqueue.db import database, history
 from taskqueue.leases import uptime
 from taskqueue.pilots import hardware, pilots
-from taskqueue.retention import UnusedSearch
+from taskqueue.retention import Archive, UnusedSearch
 from taskqueue.sites import processes
 from taskqueue.task_queues import change_feed, task_queues
 
@@ -38,6 +39,9 @@ _LIMIT: Final = 500
 _ROUNDS: Final = 40
 #: Archives that are looked at in one statement.
 _DIGESTS: Final = 5_000
+#: Time between two cycles that look at archives, unless there are more to delete: a little less than that
+#: between cycles. Those that follow at once do so for something else.
+_ARCHIVES: Final = timedelta(minutes=9)
 #: Files per transaction: an upload of the same content waits until it ends.
 _FILES: Final = 50
 
@@ -91,8 +95,18 @@ class RetentionState:
     has_next: bool = True
     ended: EndedPass = field(default_factory=EndedPass)
     digest: str = ""  #: of the archive that was looked at last; the first of all is behind the empty text
+    archives: datetime | None = None  #: when they were looked at; None: not yet, or there are more to delete
     task_queues: UnusedSearch | None = None  #: that goes on; None: the next begins with the next day
     partitions: datetime | None = None  #: when those of the job log were last cleared
+
+    @classmethod
+    def begin(cls, *, has_next: bool) -> Self:
+        """The state of a new process.
+
+        If it has further cycles, it begins anywhere among the archives: with very many of them, those that
+        begin with the first and are restarted daily would never come to the last.
+        """
+        return cls(has_next=has_next, digest=secrets.token_hex(32) if has_next else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,15 +154,16 @@ def cycle(
             vos, lambda vo: ended_jobs.find_cutoffs(options_for(config, vo).retention, now)
         )
         most = _LIMIT * _ROUNDS if searched.has_next else sys.maxsize
-        with leadership.isolating("the pass over ended jobs failed, the rest is continued"):
+        with leadership.isolating("the pass over ended jobs failed, the rest is continued", *cutoffs):
             removed += ended_jobs.remove(
                 leadership, searched.ended, cutoffs, readers=readers, limit=_LIMIT, most=most
             )
         before = leadership.serve_each(
             cutoffs, lambda vo: now - timedelta(days=options_for(config, vo).retention.sandboxes)
         )
-        with leadership.isolating("the pass over archives failed, the rest is continued"):
-            removed["blobs"] += _remove_blobs(leadership, searched, before, store)
+        if searched.archives is None or not timedelta() <= now - searched.archives < _ARCHIVES:
+            with leadership.isolating("the pass over archives failed, the rest is continued", *before):
+                removed["blobs"] += _remove_blobs(leadership, searched, before, store)
         of_vos = leadership.serve_each(cutoffs, lambda vo: _remove_of_vo(leadership, config, vo, store))
         removed = sum(of_vos.values(), removed)
         with leadership.isolating("the partitions of the job log failed, the rest is continued"):
@@ -258,39 +273,41 @@ def _remove_blobs(
 ) -> int:
     """Go on through the archives of all VOs, and after the last begin with the first again.
 
-    Digests are random. So where so many of a part of the archives were to be deleted, there are more.
+    Digests are random. So where so many of a part of the archives were to be deleted, there are more. A VO
+    whose work fails is left out of the rest.
     """
-    total = 0
+    total, left = 0, dict(before)
     for _ in range(_ROUNDS) if searched.has_next else count():
         with database.reading(leadership.engine) as conn:
-            found, upto = retention.list_unused_blobs(
-                conn, after=searched.digest, most=_DIGESTS, before=before
-            )
-        unused = iter(sorted(set(found)))
+            found, upto = retention.list_unused_blobs(conn, after=searched.digest, most=_DIGESTS, before=left)
+        unused = iter(sorted(found))
         while some := list(islice(unused, _LIMIT)):
-            removed = _remove_rows(leadership, some, before)
+            removed = _remove_rows(leadership, some, left)
             if store is not None:
                 _remove_files(leadership, store, removed)
             total += len(removed)
-        searched.digest = upto or ""
+        searched.digest, searched.archives = upto or "", leadership.now
         if upto is None:
+            return total
+        if searched.has_next and total >= _LIMIT * _ROUNDS:
             break
-    else:
-        if total >= _LIMIT:
-            leadership.unfinished.append(searched)
+    if total >= _LIMIT:
+        leadership.unfinished.append(searched)
+        searched.archives = None
     return total
 
 
-def _remove_rows(leadership: Leadership, digests: Sequence[str], before: Mapping[str, datetime]) -> list[str]:
+def _remove_rows(leadership: Leadership, unused: Sequence[Archive], left: dict[str, datetime]) -> list[str]:
+    """Delete rows of the VOs that are left; of these, those whose work failed are taken away."""
     removed: list[str] = []
 
     def remove(of_vos: Mapping[str, datetime]) -> None:
         with leadership.writing() as conn:
-            gone = retention.remove_blobs(conn, digests, before=of_vos)
+            gone = retention.remove_blobs(conn, unused, before=of_vos)
         removed.extend(gone)
 
-    left = {vo: each for vo, each in before.items() if vo not in leadership.broken}
-    leadership.serve_together(left, remove)
+    for vo in leadership.serve_together(left, remove):
+        del left[vo]
     return removed
 
 

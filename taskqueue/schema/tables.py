@@ -83,6 +83,7 @@ descriptions = _table(
     # Seconds until its jobs give something up by rules of their own; 0: they have none; NULL: rules of the VO
     Column("relax_after", BigInteger),
     _index_where("relax_after > 0", "ix_descriptions_relax_after", "description_id"),
+    _index_where("sandbox IS NOT NULL", "ix_descriptions_sandbox", "sandbox"),
     sqlite_autoincrement=True,
 )
 

@@ -164,7 +164,7 @@ def agent(
             clock=clock.read,
             blobs=wiring.open_blobs(chosen),
             holder=unique_holder(),
-            retained=RetentionState(has_next=not once),
+            retained=RetentionState.begin(has_next=not once),
         )
         if once:
             _run_each_once(wanted, context, chosen, as_json=as_json)

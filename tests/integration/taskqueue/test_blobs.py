@@ -216,11 +216,30 @@ def test_an_archive_that_a_job_of_one_vo_needs_goes_from_another(
     with database.writing(engine) as conn:
         stored_rows.job_ids(conn, now, sandbox=digest)
         unused, _ = retention.list_unused_blobs(conn, after="", most=10, before={"lhcb": late, "cms": late})
-        assert unused == [digest, digest]
+        assert sorted(unused) == [("cms", digest), ("lhcb", digest)]
         assert retention.remove_blobs(conn, unused, before={"lhcb": late, "cms": late}) == [digest]
         assert blobs.read_size(conn, digest, vo="lhcb") == 7
         with pytest.raises(BlobNotFound):
             blobs.read_size(conn, digest, vo="cms")
+
+
+def test_a_removal_does_not_wait_for_a_submission_of_another_vo_with_the_same_archive(
+    engine: Engine, store: BlobStore, now: datetime
+) -> None:
+    """Each could wait for the other."""
+    digest, late = _keep(engine, store, b"sandbox", now), now + timedelta(days=30)
+    _keep(engine, store, b"sandbox", now, vo="cms")
+
+    def submit(conn: Connection) -> None:
+        assert blobs.touch_blob(conn, digest, vo="cms", now=late)
+
+    def retain() -> list[str]:
+        before = {"lhcb": late, "cms": late}
+        with database.writing(engine) as conn:
+            unused, _ = retention.list_unused_blobs(conn, after="", most=10, before=before)
+            return retention.remove_blobs(conn, unused, before=before)
+
+    assert concurrency.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == [digest]
 
 
 def test_an_archive_that_is_gone_or_of_others_cannot_be_named(
