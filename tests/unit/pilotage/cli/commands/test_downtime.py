@@ -25,7 +25,7 @@ def test_a_feed_in_another_encoding_is_read_from_anywhere(
 def test_a_feed_that_is_too_long_is_refused_and_not_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downtime, "_MOST", 1 << 20)
+    monkeypatch.setattr(downtime, "MOST", 1 << 20)
     file = tmp_path / "feed.xml"
     file.write_bytes(bytes((1 << 20) + 1))
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(file.read_bytes())))
