@@ -19,10 +19,11 @@ from requirements.canonical import Requirements
 from requirements.classad.classad_files import Attributes
 from requirements.classad.expression import Expression, OutOfScopeError, Own, parse_expression
 from requirements.classad.parser import read_expression
+from requirements.classad.restrictions import version_of
 from requirements.classad.syntax_tree import SourceText
 from requirements.diracx import specification
 from requirements.errors import MOST_HINTS, MOST_PROBLEMS, InvalidInput, InvalidJob, Problem, did_you_mean
-from requirements.quantities import Quantities
+from requirements.quantities import VERSIONS, Quantities
 from requirements.record import parse_record
 from requirements.requirement_class import SPECIFIC, exclude_names, names_without_any
 from requirements.values import Unevaluated, as_value, attribute_value, fold
@@ -418,7 +419,9 @@ class _Reader:
     ) -> dict[str, object]:
         try:
             if self.is_accepted:
-                return {keyword.attribute: keyword.read(value)}
+                # Documents are stored as written, by earlier releases also with numbers for versions.
+                is_version = fold(keyword.name) in VERSIONS
+                return {keyword.attribute: keyword.read(version_of(value) if is_version else value)}
             read, faults = self.operations.job_description.read(keyword, value)
         except UnfitValueError as unfit:
             self.problem(name, str(unfit), code=code)

@@ -107,6 +107,12 @@ def test_a_number_without_its_text_is_refused_with_what_to_write(name: str):
     assert [keywords.BY_NAME[name].read(right) for right in ("12.10", 12)] == ["12.10", "12"]
 
 
+def test_a_stored_document_of_before_with_a_number_is_still_read():
+    """Documents are stored as they were written: jobs that wait are read again after an upgrade."""
+    body = {"Executable": "a", REQUIREMENTS: {"gpu": {"min_runtime_version": 12.4}}}
+    assert description.parse_description(body, OPTIONS, is_accepted=True).gpu_runtime == "12.4"
+
+
 def test_other_numbers_stay_numbers():
     [raw] = jdl.read_descriptions("Executable: a\nCPUTime: 12.50\nMinRAM: 10\n")
     assert raw == {"Executable": "a", "CPUTime": 12.5, "MinRAM": 10}
