@@ -19,7 +19,7 @@ from matcher.request import node_checks
 from optimizers.description import template_cache
 from pilotage import tar_headers
 from pilotage.cli.commands import downtime
-from pilotage.client import api
+from pilotage.client.api import _ClientTransport
 from pilotage.fabric.pilot.service import timed_response, transport
 from pilotage.plugins.arc import rest as arc
 from pilotage.plugins.dirac import command as dirac_history
@@ -579,7 +579,7 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             what="time and bytes of an answer of the service",
             most=f"its head within the time of a request, then {timed_response.LEAST_RATE / 1e3:g} kB/s; "
             f"{transport.Transport.longest_answer >> 20} MB, for clients and commands "
-            f"{api.LONGEST_ANSWER >> 20:,} MB, but for archives, which have limits of their own",
+            f"{_ClientTransport.longest_answer >> 20:,} MB, but for archives, which have limits of their own",
             counted_by="pilotage.fabric.pilot.service.timed_response.TimedResponse",
             test=f"{_OUTGOING}test_a_request_ends_whatever_its_server_sends",
         ),

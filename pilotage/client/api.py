@@ -114,14 +114,10 @@ class RenewableToken(TokenSource, Protocol):
         """Whether it is to be renewed."""
 
 
-#: Bytes of an answer: lists may be long.
-LONGEST_ANSWER: Final = 1 << 30
-
-
 class _ClientTransport(Transport):
     """Requests whose errors are for people and programs: a status is one, whatever it is."""
 
-    longest_answer = LONGEST_ANSWER
+    longest_answer = 1 << 30
 
     def __init__(self, url: str, token: str | TokenSource, *, whose: str, **more: Any) -> None:
         super().__init__(url, token, **more)
