@@ -99,7 +99,7 @@ class RunTime(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunTimes:
+class RunTimeSample:
     """Run times of done and running jobs, or of an even part of these."""
 
     times: Sequence[RunTime]
@@ -213,14 +213,14 @@ def count_started(conn: Connection, which: JobSelector) -> StartedJobs:
     return StartedJobs(count=row[0], last_at=row[1])
 
 
-def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> RunTimes:
+def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> RunTimeSample:
     """Run times of the newest done and running jobs, or of each second, third … of them if they are many.
 
     Of stalled ones it is not known how long they have run.
     """
     seen, rest = _newest(conn, which.where(STATUS, {*PARTS["done"], *_RUNNING}), MAX_OF_STATUS)
     if seen is None:
-        return RunTimes(times=[], done=0)
+        return RunTimeSample(times=[], done=0)
     is_done = seen.c.status.in_(PARTS["done"])
     has_run = (seen.c.started_at.is_not(None), ~is_done | seen.c.ended_at.is_not(None), *rest.clauses(seen))
     number = func.row_number().over(order_by=seen.c.job_id.desc()) - 1
@@ -242,7 +242,7 @@ def list_run_times(conn: Connection, which: JobSelector, *, now: datetime) -> Ru
         )
         for row in rows
     ]
-    return RunTimes(times=times, done=rows[0].done if rows else 0)
+    return RunTimeSample(times=times, done=rows[0].done if rows else 0)
 
 
 def _newest(conn: Connection, which: JobSelector, most: int) -> tuple[Subquery | None, JobSelector]:
