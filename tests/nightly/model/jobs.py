@@ -55,6 +55,7 @@ class Job:
     description: Description
     status: str = "Waiting"
     reschedules: int = 0
+    rescheduled_at: int | None = None  #: number of its attempts when that was asked for the last time
     attempts: list[Attempt] = field(default_factory=list)
     in_flux: bool = False  #: its pilot was lost: the agents will take it back
 

@@ -624,14 +624,18 @@ class Machine:
             job.status = "Deleted"
 
     def do_reschedule(self, number: int, *, service: int) -> None:
-        """§5 "States": what may become Rescheduled does, at most three times, and waits again."""
+        """§5 "States": what may become Rescheduled does, at most three times, and waits again.
+
+        One that was asked for, and that no pilot has got since, is a request that is repeated.
+        """
         job = self._pick([job for job in self.world.jobs if not job.in_flux], number)
         if job is None:
             return
         answer = self._call("POST", f"/jobs/{job.id}/reschedule", {}, service=service)
         may = job.status in {"Waiting", "Matched", "Running", "Stalled", "Failed"}
         self._equal(f"reschedule of {job.status} job {answer.body}", answer.status, 200 if may else 409)
-        if may:
+        if may and not (job.status == "Waiting" and job.rescheduled_at == len(job.attempts)):
+            job.rescheduled_at = len(job.attempts)
             self._take_back(job)
             self._eventually(self._compare_jobs)
             self._settle()

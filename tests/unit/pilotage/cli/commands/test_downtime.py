@@ -1,6 +1,7 @@
 """`pilotage downtime`: feeds and times that cannot be read are refused by name."""
 
 import io
+import re
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -34,9 +35,10 @@ def test_a_feed_that_is_too_long_is_refused_and_not_cut(
             downtime._fetch(each)
 
 
-def test_an_address_with_a_space_is_refused() -> None:
-    with pytest.raises(CommandRefused, match="a b: URL"):
-        downtime._fetch("http://127.0.0.1:1/a b")
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1/a b", "http://[::1/feed", "http://a.example:b/"])
+def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
+    with pytest.raises(CommandRefused, match=re.escape(f"{address}: ")):
+        downtime._fetch(address)
 
 
 def test_a_time_before_all_calendars_is_refused() -> None:
