@@ -1,6 +1,7 @@
 """`pilotage up`: the whole system in one process on this machine."""
 
 import json
+import logging
 import os
 import socket
 import sys
@@ -24,7 +25,9 @@ from pilotage.client import home as client_home
 from pilotage.service.app import create_app
 from pilotage.service.auth import callers
 from pilotage.service.services import Services
-from requirements.errors import did_you_mean, format_count
+from requirements.errors import did_you_mean, format_count, format_duration
+
+log = logging.getLogger(__name__)
 
 
 def show_banner(chosen: Settings, parts: Services, url: str, *, as_json: bool) -> None:
@@ -75,7 +78,7 @@ def _describe_optimizers(redis_url: str, parts: Services) -> str:
 
 #: Lifetime of the token in client.env, and time between two renewals, in seconds. Copies of it end soon.
 _TOKEN_LIFE = 8 * 86400
-_RENEW_EVERY = 6 * 3600
+_RENEW_EVERY = 600
 
 
 @settings.command_with(
@@ -124,8 +127,7 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         local = _local_pilots(chosen.site, chosen, parts, url) if chosen.site is not None else None
 
         def renew(_now: datetime) -> None:
-            token = _token(chosen, parts)
-            home_directory.write_client_env(chosen.home, url=url, token=token, authorities=chosen.authorities)
+            _write_client_env(chosen, parts, url)
 
         def ready() -> None:
             renew(parts.clock())
@@ -138,6 +140,19 @@ def _run(chosen: Settings, *, as_json: bool) -> None:
         serve.serve_application(create_app(parts), bound, chosen, tls=tls_context, ready=ready, ending=ending)
     if not as_json:
         typer.echo("Stopped. Start it again to continue.")
+
+
+def _write_client_env(chosen: Settings, parts: Services, url: str) -> None:
+    """Write `client.env` with a new token; where that fails who has a token is served all the same."""
+    token = _token(chosen, parts)
+    try:
+        home_directory.write_client_env(chosen.home, url=url, token=token, authorities=chosen.authorities)
+    except OSError as error:  # such as a full disk
+        again = format_duration(_RENEW_EVERY)
+        log.warning(
+            "%s is not written, commands here find no service: %s; again in %s",
+            *(connection.CLIENT_ENV, error, again),
+        )
 
 
 def _url(chosen: Settings, bound: socket.socket) -> str:
