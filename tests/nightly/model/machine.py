@@ -425,8 +425,17 @@ class Machine:
 
     def _request(self, resource: Resource, count: int, service: int) -> list[Attempt]:
         answers: list[Answer] = []
-        # Jobs of the last two seconds may be passed over: the listing reads them.
-        self._call("POST", "/matcher/getMatchingTaskQueues", resource, service=service)
+
+        def list_those() -> None:
+            """Jobs of the last two seconds may be passed over, and those whose check of the node waits."""
+            answer = self._call("POST", "/matcher/getMatchingTaskQueues", resource, service=service)
+            self._equal(f"listing for {resource}: {answer.body}", answer.status, 200)
+            listed = {number for each in answer.body["task_queues"] for number in each["job_ids"]}
+            missing = {job.id for job in self._candidates(resource, count)} - listed
+            if missing and not resource.get("SubmitFlags", False):
+                raise Difference(f"listing for {resource} is without{self._describe(missing)}")
+
+        self._eventually(list_those)
 
         def ask() -> None:
             answer = self._call("POST", "/matcher/requestJob", {**resource, "count": count}, service=service)
