@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from cs_config.options import bounds, keywords
+from requirements.classad.restrictions import version_of
 from requirements.diracx.cpu_levels import normalise_features
 from requirements.diracx.specification import architecture_number, version_number
 from requirements.nodes.node_facts import Facts
@@ -88,7 +89,8 @@ def _read_architecture(value: object) -> int | None:
 
 def _read_version(value: object) -> int | None:
     try:
-        return version_number(keywords.version(value))  # a number is one as well, as for jobs
+        # A number is one as well: so YAML and JSON have what is written without quotes.
+        return version_number(keywords.version(version_of(value)))
     except keywords.UnfitValueError:
         return None
 

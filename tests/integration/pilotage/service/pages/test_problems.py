@@ -53,15 +53,16 @@ LIMITED = CONFIG.replace(
 @pytest.fixture
 def calm(sqlite_template: Path, tmp_path: Path) -> Iterator[Service]:
     """An installation with nothing wrong: its agents work, and jobs end well."""
+    worked = utc_now() + timedelta(minutes=10)  # on a slow machine, too, they are not overdue meanwhile
     (tmp_path / "service").mkdir()
     with running_on_sqlite(sqlite_template, tmp_path / "service") as service:
         with database.writing(service.engine) as conn:
             for name in extensions.list_intervals(leader.INTERVALS, with_optional=False):
                 fence = agent_leases.acquire(
-                    conn, name=name, holder="us", now=utc_now(), ttl=timedelta(minutes=5)
+                    conn, name=name, holder="us", now=worked, ttl=timedelta(minutes=5)
                 )
                 assert fence is not None
-                agent_leases.finish_cycle(conn, name=name, fence=fence, now=utc_now())
+                agent_leases.finish_cycle(conn, name=name, fence=fence, now=worked)
         _end(service, f"{A}/ce1/long", JobStatus.DONE, jobs=100, seconds=3600)
         _end(service, f"{B}/ce2/all", JobStatus.DONE, jobs=100, seconds=3600)
         yield service
