@@ -212,6 +212,7 @@ def running(
         replica_engine=replica,
     )
     with contextlib.ExitStack() as at_end:  # a test that fails leaves nothing running beside the next one
+        matcher.refresh()  # the index is loaded before the first request: the claim thread may come later
         claimer.start()
         at_end.callback(claimer.stop)
         service = Service(parts, at_end.enter_context(served(create_app(parts))))
