@@ -72,7 +72,7 @@ class HardwareRecorder:
         if slots:
             _write_slots(self._engine, {stamp: shape.digest for stamp, shape in slots.items()}, now)
         for stamp in slots:
-            del self._slots[stamp]
+            self._slots.pop(stamp, None)
 
 
 @database.retry_on_conflict

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from matcher.limits import compiled_rules
 from optimizers.workers import rq
+from pilotage.service import deadline, job_events
 from pilotage.service.auth.oidc import discovery
 from taskqueue.db import notify
 from tests.support.fakes.lease_server import LeaseServer
@@ -22,9 +23,10 @@ def _new_rules_are_counted_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _other_servers_have_time() -> Iterator[None]:
-    """However slow the machine is, Redis and issuers of tokens answer in time."""
+    """However slow the machine is, Redis, issuers of tokens and the service itself answer in time."""
+    times = ((rq, "_TIMEOUT"), (notify, "_TIMEOUT"), (discovery, "TIMEOUT"))
     with pytest.MonkeyPatch.context() as patched:
-        for module, name in ((rq, "_TIMEOUT"), (notify, "_TIMEOUT"), (discovery, "TIMEOUT")):
+        for module, name in (*times, (deadline, "SECONDS"), (job_events, "_PRESENT")):
             patched.setattr(module, name, 300.0)
         yield
 

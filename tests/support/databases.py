@@ -54,9 +54,10 @@ def connect(url: str) -> Engine:
     return engine
 
 
-def connect_patiently(url: str) -> Engine:
+def connect_patiently(url: str, *, pool_size: int = 10) -> Engine:
     """An engine to PostgreSQL that waits for locks as long as a slow machine makes a test hold them."""
-    return database.connect(f"{url}&options=-c%20lock_timeout%3D300s%20-c%20statement_timeout%3D300s")
+    patient = f"{url}&options=-c%20lock_timeout%3D300s%20-c%20statement_timeout%3D300s"
+    return database.connect(patient, pool_size=pool_size)
 
 
 def count_lock_waits(engine: Engine) -> int:

@@ -101,8 +101,9 @@ def agents(service: Service, *, later: timedelta = timedelta()) -> None:
         blobs=parts.blobs,
         holder="me",
     )
-    for name in AGENTS.keys() - {"retention"}:
-        AGENTS[name](its, utc_now() + later)
+    for name, cycle in AGENTS.items():
+        if name != "retention":
+            cycle(its, utc_now() + later)
 
 
 @contextmanager

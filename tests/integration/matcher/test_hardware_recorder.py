@@ -2,6 +2,7 @@
 
 import random
 from datetime import datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, func, select
@@ -63,4 +64,20 @@ def test_what_a_pilot_has_left_is_no_shape_however_many_pilots_there_are(
         ask(recorder, stamp, NumberOfProcessors=8)
     for left in (5, 2):
         ask(recorder, "d", NumberOfProcessors=left)
+    assert count_stored(engine, recorder) == 1
+
+
+def test_what_is_stored_twice_at_once_is_stored(
+    engine: Engine, recorder: HardwareRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the end of a service, by the thread of the last minute and by that of the minute before."""
+    write = hardware_recorder._write_slots
+
+    def write_in_two_threads(*arguments: Any) -> None:
+        monkeypatch.setattr(hardware_recorder, "_write_slots", write)
+        recorder.store()
+        write(*arguments)
+
+    monkeypatch.setattr(hardware_recorder, "_write_slots", write_in_two_threads)
+    ask(recorder, "a", NumberOfProcessors=8)
     assert count_stored(engine, recorder) == 1

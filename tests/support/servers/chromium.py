@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, e
 from tests.support.service import Service
 
 #: Milliseconds that a page may take: the machine may be busy with other tests.
-_PATIENCE = 180_000
-expect.set_options(timeout=_PATIENCE)
+PATIENCE = 180_000
+expect.set_options(timeout=PATIENCE)
 
 #: The whole browser takes three times the CPU: each session has a window, if nobody sees it.
 _CHROMIUM = "/usr/bin/chromium-headless-shell"
@@ -23,8 +23,8 @@ _PICTURES = os.environ.get("PILOTAGE_PICTURES")
 #: A page that is refused says so in the console as well.
 _REFUSED = "Failed to load resource: the server responded with a status of"
 
-#: What htmx says of a request that nobody waits for any more.
-_ABORTED = ("htmx:afterRequest", "htmx:sendAbort")
+#: What htmx says of a request that nobody waits for any more, since the page was left or after ten seconds.
+_ABORTED = ("htmx:afterRequest", "htmx:sendAbort", "htmx:timeout")
 
 SignedIn = Callable[..., Page]
 
@@ -49,7 +49,7 @@ class Windows:
         """A page of nobody who is signed in."""
         context = self._chromium.new_context(base_url=service.url, **how)
         self._contexts.append(context)
-        context.set_default_timeout(_PATIENCE)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         page.on("console", self._heard)
         page.on("pageerror", lambda error: self.wrong.append(f"{page.url}: {error}"))
@@ -61,7 +61,7 @@ class Windows:
 
     def _heard(self, message: ConsoleMessage) -> None:
         if message.text.startswith(_ABORTED):
-            return  # the page was left before an answer came
+            return  # no answer came before; the page asks again
         if message.location.get("url", "").startswith("https://"):
             return  # of a provider of sign-ins: what is missing on its pages is not ours
         is_page = "/assets/" not in message.location.get("url", "")

@@ -46,7 +46,8 @@ class S3Server:
     def check_keys(self, *, wanted: bool) -> None:
         """Refuse requests with unknown keys, as all are here."""
         count = b"0" if wanted else b"inf"
-        httpx.post(f"{self.url}/moto-api/reset-auth", content=count, trust_env=False).raise_for_status()
+        address = f"{self.url}/moto-api/reset-auth"
+        httpx.post(address, content=count, trust_env=False, timeout=300).raise_for_status()
 
     def place(self, prefix: str | None = None) -> S3Place:
         """A place in its bucket, without a prefix given a new one."""

@@ -114,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         url, context = self.server.behind
         body = self.rfile.read(int(self.headers["Content-Length"]))
         headers = {name: self.headers[name] for name in ("Authorization", "Content-Type")}
-        with httpx.Client(verify=context) as client:
+        with httpx.Client(verify=context, timeout=300) as client:
             answer = client.patch(url + self.path, content=body, headers=headers)
         self._answer(answer.status_code, answer.content)
 

@@ -6,7 +6,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from pilotage.service.app import create_app
@@ -131,7 +130,6 @@ def test_an_answer_that_was_read_holds_nothing(small: Service) -> None:
 
 
 def test_a_quiet_stream_of_events_holds_nothing(small: Service) -> None:
-    headers = small.user().headers
-    with httpx.stream("GET", f"{small.url}/api/v1/jobs/events", headers=headers, trust_env=False) as answer:
+    with small.user().stream("GET", "/api/v1/jobs/events") as answer:
         assert next(answer.iter_lines()) == "retry: 1000"
         until(lambda: not small.parts.answers.under_way)

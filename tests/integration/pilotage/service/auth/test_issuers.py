@@ -139,7 +139,10 @@ def test_a_new_key_is_learned_with_the_first_token_that_it_signed(
     assert ask(service, before) == 401
 
 
-def test_whoever_invents_keys_does_not_make_us_ask_each_time(service: Service, issuer: TokenIssuer):
+def test_whoever_invents_keys_does_not_make_us_ask_each_time(
+    service: Service, issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(discovery, "PATIENCE", 300.0)
     good = issuer.token("ada", US, **GROUPS)
     assert ask(service, good) == 200
     issuer.rotate("unpublished")

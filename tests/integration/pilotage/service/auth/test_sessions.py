@@ -103,6 +103,7 @@ def test_a_session_ends_when_the_token_is_revoked_that_asked_for_its_link(servic
     assert _follow(service, service.client(), unused).status_code == 401
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_a_person_signs_in_so_often_and_a_refused_link_stays_good(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ):
@@ -133,7 +134,7 @@ def _token(service: Service) -> BearerToken:
 
 
 def test_a_session_lasts_no_longer_than_the_token(service: Service):
-    token = service.token("user", vo="cms", user="ada", ttl=60)
+    token = service.token("user", vo="cms", user="ada", ttl=3600)
     browser = _signed_in(service, _link(service.client(token)))
     session = service.parts.tokens.verify(next(iter(browser.cookies.jar)).value or "", now=utc_now())
     assert session.expires_at <= service.parts.tokens.verify(token, now=utc_now()).expires_at

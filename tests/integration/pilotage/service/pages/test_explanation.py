@@ -91,6 +91,7 @@ def test_a_click_that_leaves_no_queue_is_asked_about_before(service: Service, si
         "Memory": 20_000
     }
     page.get_by_role("button", name="Edit 1 job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job was edited")
     assert service.user().get(f"/api/v1/jobs/{job_id}").json()["description"]["Requirements"] == {
         "Memory": 64_000
     }

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 from examples.servers.starting import free_port
 from tests.support import wait
 from tests.support.installation import Installation, is_ready
-from tests.support.servers.chromium import add_session, picture
+from tests.support.servers.chromium import PATIENCE, add_session, picture
 
 pytestmark = pytest.mark.debian("chromium")
 
@@ -35,6 +35,7 @@ def test_pages_say_since_when_the_service_hangs(
         for address in ("/", "/jobs"):
             page = chromium.new_context(base_url=url).new_page()
             stack.callback(page.context.close)
+            page.set_default_timeout(PATIENCE)
             add_session(page, url, token)
             page.goto(address)
             expect(page.locator("#offline")).to_be_hidden()

@@ -363,6 +363,7 @@ def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in:
 
 
 def _expect_nothing_beyond_the_edge(page: Page) -> None:
+    page.wait_for_load_state()  # with the styles, also after a click
     beyond = "boxes => boxes.map((box) => box.scrollWidth - box.clientWidth)"
     assert set(page.locator("html, .table").evaluate_all(beyond)) == {0}
 

@@ -1,4 +1,4 @@
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from playwright.sync_api import expect
@@ -21,9 +21,9 @@ def _count(service: Service) -> None:
     accounting.cycle(service.engine, now=utc_now() + timedelta(minutes=1), holder="test")
 
 
-def _hour_before(service: Service) -> None:
-    """An hour in which jobs came, ran and ended, as the agent would have counted them."""
-    this_minute = utc_now().replace(second=0, microsecond=0)
+def _hour_before(service: Service, begun: datetime) -> None:
+    """An hour before that time in which jobs came, ran and ended, as the agent would have counted them."""
+    this_minute = begun.replace(second=0, microsecond=0)
     rows = [
         {
             "minute": this_minute - timedelta(minutes=ago),
@@ -48,6 +48,7 @@ def _hour_before(service: Service) -> None:
 
 @pytest.fixture(scope="module")
 def busy(service: Service) -> Service:
+    begun = utc_now()
     service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}] * 3}).raise_for_status()
     stuck = {"Executable": "x", "Requirements": {"Memory": 900000}}
     service.user(vo="dune", user="dan").post("/api/v1/jobs", json={"jobs": [stuck] * 2}).raise_for_status()
@@ -64,7 +65,7 @@ def busy(service: Service) -> Service:
     with database.writing(service.engine) as conn:
         closures.set_ban(conn, ban)
     _count(service)
-    _hour_before(service)
+    _hour_before(service, begun)
     return service
 
 

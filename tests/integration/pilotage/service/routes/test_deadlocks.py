@@ -17,7 +17,7 @@ from examples.servers.starting import wait_until
 from pilotage.cli.processes.agent import AGENTS, AgentContext
 from pilotage.service.services import utc_now
 from taskqueue.db import database
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.service import Service, running
 
 #: Starts a service.
@@ -30,8 +30,8 @@ ORDINARY = {200, 201, 404, 409}
 
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    """SQLite has one writer at a time."""
-    engine = database.connect(postgres_url, pool_size=20)
+    """SQLite has one writer at a time. Its locks are waited for, however slow the machine is."""
+    engine = databases.connect_patiently(postgres_url, pool_size=20)
     yield engine
     engine.dispose()
 

@@ -51,9 +51,10 @@ def test_what_was_given_up_and_what_is_left_are_shown(service: Service):
 
 
 def test_an_explanation_names_the_next_step(service: Service):
-    [job_id] = service.submit(ASKED)
+    [job_id] = service.submit({**ASKED, "Relax": "after 9 h: Memory = 4000"})
     told = _read(service, f"{job_id}/explain")["now"]
-    assert "in 2 h, if nothing fits until then, it asks for less: Memory = 4000 (Relax)" in told
+    # Not "2 h": they would be 120 min once the service has recorded that it was up for a moment.
+    assert "in 9 h, if nothing fits until then, it asks for less: Memory = 4000 (Relax)" in told
     [plain] = service.submit({"Executable": "true"})
     assert not [each for each in _read(service, f"{plain}/explain")["now"] if "asks for less" in each]
 
@@ -70,13 +71,13 @@ def test_an_explanation_names_a_step_that_no_queue_could_run(service: Service):
 
 
 def test_rules_of_a_vo_are_shown_as_such(service: Service):
-    rule = 'Relax: {default: "after 90 min: Memory x 0.5"}'
+    rule = 'Relax: {default: "after 9 h: Memory x 0.5"}'
     service.configure(CONFIG.replace("JobDescription:\n", f"JobDescription:\n      {rule}\n"))
     [job_id] = service.submit({"Executable": "true", "MinRAM": 2000})
     told = _read(service, f"{job_id}/explain")["now"]
     whose = "Relax of cms, as far as it asks for it"
-    assert f"in 90 min, if nothing fits until then, it asks for less: Memory x 0.5 ({whose})" in told
-    assert _relax(service, job_id, hours=1.6) == 1
+    assert f"in 9 h, if nothing fits until then, it asks for less: Memory x 0.5 ({whose})" in told
+    assert _relax(service, job_id, hours=9.1) == 1
     assert _read(service, f"{job_id}")["description"]["MinRAM"] == 1000
 
 
