@@ -10,24 +10,11 @@ def test_sizes_of_task_queues_add_up_and_none_is_empty():
     assert min(sizes) >= 1
 
 
-def test_as_many_jobs_as_classes_are_one_for_each():
-    assert lhcb.sizes(5, 5) == [1, 1, 1, 1, 1]
-
-
 def test_classes_are_distinct_and_the_same_for_the_same_seed():
     classes = lhcb.requirement_classes(lhcb.BASE + 20, seed=3)
 
     assert len({each.digest for each in classes}) == lhcb.BASE + 20
     assert classes == lhcb.requirement_classes(lhcb.BASE + 20, seed=3)
-
-
-def test_a_further_class_asks_for_the_time_and_type_of_the_one_that_it_is_made_from():
-    classes = lhcb.requirement_classes(lhcb.BASE + 3)
-
-    first, further = classes[2], classes[lhcb.BASE + 2]
-
-    assert (further.cpu_time, further.job_types) == (first.cpu_time, first.job_types)
-    assert further.sites != first.sites
 
 
 def test_every_queue_that_pilots_come_from_is_in_the_tree():

@@ -272,13 +272,6 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     assert [problem.line for problem in validate.report(text, "r.yaml").errors] == [6, 7, 10, 11]
 
 
-def test_parse_raises_with_all_problems() -> None:
-    with pytest.raises(ConfigError) as error:
-        validate.parse(ce_with("MaxRAM: much\n          CEType: 5"), "r.yaml")
-    assert len(error.value.problems) == 2
-    assert error.value.code == "config_error"
-
-
 def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"gone.yaml: cannot be read: No such file or directory"):
         validate.load_file(tmp_path / "gone.yaml")

@@ -117,12 +117,6 @@ def test_a_vo_sets_only_parameters_that_do_not_limit_it(known: KnownParameter):
             assert proposed(CMS, {path: False if known.name == "Enabled" else 6}).differences
 
 
-def test_a_vo_does_not_make_the_slots_of_its_pilots_unlimited():
-    for name in ("NumberOfProcessors", "GPUs"):
-        with pytest.raises(EditNotAllowed):
-            proposed(CMS, {f"{LONG}/VOs/cms/{name}": 0})
-
-
 @pytest.mark.parametrize(("stated", "other"), [("NumberOfGPUs: 2", "GPUs"), ("GPUs: 0", "NumberOfGPUs")])
 def test_a_vo_does_not_raise_the_number_of_gpus_by_its_other_name(stated: str, other: str):
     config = validate.parse(
@@ -294,7 +288,6 @@ def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, defau
             "without a value it would be more: a VO sets no more than 3",
         ),
         ({f"{LONG}/VOs/cms/GPUs": 0}, (), "0 would be no limit: a VO may only lower it"),
-        ({f"{LONG}/VOs/cms/Enabled": True}, (), "true: a VO may set only false, to use a queue no more"),
         ({"Operations/cms/Retention/Jobs": 31}, (), "31: a VO sets no more than 30 (built-in default)"),
         (
             {"Operations/CMS/JobScheduling": {"HoldTime": 4}},
@@ -375,8 +368,7 @@ def test_what_is_refused_inside_a_section_of_ones_own_is_refused_with_the_sectio
     ("path", "value", "reason"),
     [
         ("Operations/cms/Limits/WebHooks", 20, "set by operators only; allowed is"),
-        ("Operations/cms/Retention/Jobs", 60, "60: a VO sets no more than"),
-        (f"{LONG}/VOs/cms/Enabled", True, "true: a VO may set only false"),
+        (f"{LONG}/VOs/cms/Enabled", True, "true: a VO may set only false, to use a queue no more"),
         (f"{LONG}/VOs/cms/VO", ["cms"], "set by the admins of the site only; allowed is"),
         ("Resources/Sites/LCG.Nowhere.org/VOs/cms/MaxRAM", 1, "there is no such site, CE or queue; allowed"),
         ("Operations/dune/Limits/WebHooks", 20, "not yours to change; allowed is"),

@@ -64,7 +64,3 @@ def test_a_value_that_is_written_in_line_is_read_as_the_same(value: object):
 def test_what_is_not_one_value_is_refused_with_its_path(written: str):
     with pytest.raises(InvalidRequest, match=r"Operations/x: .* is not a valid value"):
         yaml_writer.read_value(written, "Operations/x")
-
-
-def test_at_a_path_stands_the_section_itself():
-    assert patch.find_entry(TREE, CMS) == TREE["Operations"]["cms"]

@@ -1,5 +1,4 @@
 import pytest
-from pydantic import ValidationError
 
 from cs_config import validate
 from cs_config.options import bounds, keywords
@@ -222,12 +221,6 @@ def test_what_a_vo_only_inherits_is_reported_once() -> None:
 def test_the_line_of_a_wrong_option_is_the_one_of_its_name() -> None:
     text = "Operations:\n  Defaults:\n    Pools:\n      RefreshInterval: 5\n      GraceTime: x\n"
     assert [problem.line for problem in validate.report(text, "o.yaml").errors] == [5]
-
-
-def test_options_do_not_change() -> None:
-    found = options_for(validate.parse("Operations: {}"), None)
-    with pytest.raises(ValidationError):
-        found.pools.grace_time = 5  # type: ignore[misc]
 
 
 def test_a_vo_with_options_that_resembles_a_named_one_is_a_warning() -> None:

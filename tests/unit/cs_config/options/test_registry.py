@@ -38,7 +38,10 @@ def test_a_group_without_a_vo_has_the_one_of_its_token() -> None:
             "{Groups: {g: {JobShare: much}}}",
             "Registry/Groups/g/JobShare: 'much' is not allowed here, allowed is a number",
         ),
-        ("{Groups: {g: {VO: 'a b'}}}", "Registry/Groups/g/VO: 'a b' is not allowed here"),
+        (
+            "{Groups: {g: {VO: 'a b'}}}",
+            "Registry/Groups/g/VO: 'a b' is not allowed here, allowed are letters, digits and",
+        ),
         ("{Groups: {g: 5}}", "Registry/Groups/g: 5 is not allowed here, allowed is a section"),
         ("{VO: {a b: {}}}", "Registry/VO/a b: 'a b' is not a valid name of a VO"),
         (
@@ -61,8 +64,3 @@ def test_the_platforms_whose_software_runs_on_a_node() -> None:
     assert config.list_runnable_platforms(["el8"]) == {"el8", "el7"}
     assert config.list_runnable_platforms(["unheard"]) == {"unheard"}
     assert config.list_runnable_platforms([]) == frozenset()
-
-
-def test_the_vo_of_a_group_is_a_name() -> None:
-    [problem] = validate.report("Registry: {Groups: {g: {VO: a b}}}", "r.yaml").errors
-    assert problem.message.startswith("'a b' is not allowed here, allowed are letters, digits and")

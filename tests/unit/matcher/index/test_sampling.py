@@ -1,6 +1,5 @@
 """The order of trying: at random in proportion to priority, nobody left out."""
 
-from collections import Counter
 from itertools import islice
 from random import Random
 
@@ -33,21 +32,6 @@ def test_every_task_queue_comes_exactly_once() -> None:
 
 def test_nothing_to_draw_from_gives_nothing() -> None:
     assert list(sampling.draw_order([], Random(1))) == []
-
-
-def test_the_heavy_come_first_more_often_and_the_light_are_not_left_out() -> None:
-    chance = Random(1)
-    some = [_task_queue(1, 9.0), _task_queue(2, 1.0)]
-    first = Counter(next(sampling.draw_order(some, chance)).task_queue_id for _ in range(2000))
-    assert 1700 < first[1] < 1990
-    assert first[2] > 10
-
-
-def test_equals_are_drawn_evenly() -> None:
-    chance = Random(1)
-    some = [_task_queue(number, 1.0) for number in range(4)]
-    first = Counter(next(sampling.draw_order(some, chance)).task_queue_id for _ in range(4000))
-    assert all(850 < count < 1150 for count in first.values())
 
 
 def test_a_task_queue_without_weight_comes_last_but_comes() -> None:

@@ -4,8 +4,6 @@ from cs_config import validate
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
 from optimizers.description.description import JobDescription
-from requirements.canonical import pool_id
-from requirements.classad.expression import Expression
 from requirements.errors import InvalidJob
 from requirements.record import Record
 from requirements.values import Unevaluated
@@ -82,17 +80,6 @@ def test_the_example_of_the_rfc_is_read_as_it_is_written() -> None:
     }
 
 
-def test_jdl_and_yaml_of_equal_requirements_name_one_pool() -> None:
-    yaml = """
-Executable: my_executable
-Requirements: {memory: 4e3, CPUModel: intel xeon, SoftwareTag: [AppVersion2, AppVersion1, AppVersion1]}
-"""
-    first, second = parse(RFC).requirements, parse(yaml).requirements
-    assert first is not None
-    assert second is not None
-    assert pool_id(first, "lhcb") == pool_id(second, "LHCb")
-
-
 def test_a_usual_jdl_of_dirac_is_read() -> None:
     read = parse(DIRAC)
     assert read.arguments == "\"Hello world\" 'a b'"
@@ -109,18 +96,6 @@ def test_a_parametric_jdl_of_dirac_is_read() -> None:
     assert len(members) == 20
     assert members[2] == {"n": "02", "s": "5", "A": "c"}
     assert "Parameters.A" not in split.template
-
-
-def test_requirements_may_be_an_expression_as_in_sam_grid() -> None:
-    read = parse(
-        'Executable = "a"; Requirements = other.GlueHostBenchmarkSI00 > 500 ? '
-        "other.GlueCEPolicyMaxCPUTime > 1000 : other.GlueCEPolicyMaxCPUTime > 2000;"
-    )
-    assert isinstance(read.requirements, Expression)
-    again = description.parse_description(
-        description.stored_body(read), options_for(validate.parse("Resources: {}", "test"), "lhcb")
-    )
-    assert again.requirements == read.requirements
 
 
 def test_an_expression_where_a_text_belongs_is_refused_with_a_hint() -> None:
@@ -157,15 +132,6 @@ def test_errors_have_line_and_column_and_show_the_line(text: str, line: int) -> 
     assert problem.excerpt is not None
     assert problem.excerpt.strip() == text.splitlines()[line - 1].strip()
     assert f"job.jdl:{line}:" in str(problem)
-
-
-def test_what_is_wrong_inside_an_expression_is_shown_where_it_stands_in_the_file() -> None:
-    with pytest.raises(InvalidJob) as caught:
-        parse('Executable = "a";\nRequirements = other.x > 1 && random(3) > 1;')
-    problem = caught.value.problems[0]
-    assert problem.line == 2
-    assert problem.column is not None
-    assert problem.column > len("Requirements = ")
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,6 @@ def test_a_list_and_several_documents_are_several_jobs() -> None:
     )
 
 
-@pytest.mark.parametrize("word", ["NO", "on", "yes", "2026-01-01", "12:30:00", "1_x", "v1.2"])
-def test_words_of_yaml_1_1_stay_text(word: str) -> None:
-    assert jdl.read_descriptions(f"JobName: {word}") == ({"JobName": word},)
-
-
-def test_quoted_numbers_stay_text() -> None:
-    assert jdl.read_descriptions("JobName: '0x10'") == ({"JobName": "0x10"},)
-
-
 @pytest.mark.parametrize("number", ["0x10", "010", "99999999999999999999", ".nan", ".inf", "1_000"])
 def test_numbers_that_mean_something_else_elsewhere_are_refused(number: str) -> None:
     problem = refusal(f"Executable: a\nCPUTime: {number}").problems[0]
@@ -70,10 +61,6 @@ def test_texts_without_a_description_are_refused(text: str) -> None:
     assert refusal(text).problems
 
 
-def test_depth_has_an_end() -> None:
-    assert "too deep" in str(refusal("a: " + "[" * 100 + "]" * 100))
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -97,7 +84,7 @@ def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [
-        ("Executable: " + "[" * 900 + "]" * 900, "nested too deeply"),
+        ("Executable: " + "[" * 100 + "]" * 100, "nested too deeply"),
         ("Executable: " + "[" * 100_000 + "]" * 100_000, "nested too deeply|maximum nesting depth"),
         ("Executable: [" + "1," * 200_000 + "]", "too long, allowed are 50000 names and values"),
         ("InputData: [" + "[]," * 25_000 + "]", "too long, allowed are 50000 names and values"),
@@ -108,8 +95,3 @@ def test_jdl_is_told_from_yaml_by_its_first_assignment(text: str, expected: bool
 def test_what_would_take_long_to_read_is_refused(text: str, wrong: str) -> None:
     with pytest.raises(InvalidJob, match=wrong):
         jdl.read_yaml(text)
-
-
-def test_a_text_of_comments_is_no_description() -> None:
-    with pytest.raises(InvalidJob, match="contains no description"):
-        jdl.read_yaml("# nothing\n")

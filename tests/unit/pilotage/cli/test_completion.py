@@ -75,12 +75,6 @@ def test_zsh_and_fish_complete_with_help(shell: str, variables: dict[str, str]) 
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_is_shown(shell: str) -> None:
-    script = run(["--show-completion", shell], _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    assert f"_PILOTAGE_COMPLETE=complete_{shell}" in script
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell_is_installed(shell: str, tmp_path: Path) -> None:
     told = run(
         ["--install-completion", shell],

@@ -1,13 +1,13 @@
 import sys
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pilotage.client import own_plan, submission
-from pilotage.client.api import ApiError, ServiceAway, ServiceClient
+from pilotage.client.api import ApiError, ServiceClient
 from pilotage.client.errors import WrongUsage
 from pilotage.client.submission import JobSource, PlannedJobs
 
@@ -167,19 +167,6 @@ def test_descriptions_are_planned_together_as_far_as_the_service_reads_them(
     assert sizes[-1] == 1, "two long ones are too much"
     assert sum(sizes) == len(sources)
     assert len(sizes) < 10
-
-
-@pytest.mark.parametrize("error", [ServiceAway("it is away"), KeyboardInterrupt()], ids=str)
-def test_jobs_that_are_submitted_before_an_error_are_named(error: BaseException) -> None:
-    def send() -> Iterator[list[int]]:
-        yield [5, 6]
-        raise error
-
-    ids: list[int] = []
-    with pytest.raises(type(error)) as broken:
-        submission.collect_ids(send(), ids)
-    told = [str(broken.value), *getattr(broken.value, "__notes__", ())]
-    assert any("2 jobs submitted before: 5-6" in each for each in told)
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole program", "client alone"])

@@ -29,25 +29,6 @@ def refused(text: str) -> str:
     return str(error.value)
 
 
-def test_the_job_of_the_rfc_is_read() -> None:
-    text = """[
-Executable = "my_executable";
-Requirements = [
-SoftwareTag = { "AppVersion1","AppVersion2" };
-CPUModel = "Intel Xeon";
-Memory = 4000;
-]
-]"""
-    assert parse_ad(text) == {
-        "Executable": "my_executable",
-        "Requirements": {
-            "SoftwareTag": ["AppVersion1", "AppVersion2"],
-            "CPUModel": "Intel Xeon",
-            "Memory": 4000,
-        },
-    }
-
-
 def test_a_job_without_brackets_is_read() -> None:
     text = """
     # a usual job

@@ -16,24 +16,6 @@ def test_each_value_comes_once_sorted_and_no_statement_gets_more_than_it_takes(
     assert list(sql.split_batches(set[str]())) == []
 
 
-def test_sqlite_compiles_an_insert_with_on_conflict_as_its_own() -> None:
-    """The statements are of SQLAlchemy's class for PostgreSQL, which promises nothing about SQLite."""
-
-    def write(insert: postgresql.Insert | sqlite.Insert) -> list[str]:
-        new = insert.excluded
-        forms = (
-            insert.on_conflict_do_nothing(),
-            insert.on_conflict_do_update(
-                index_elements=table.primary_key,
-                set_={"holder": new.holder, "fence": table.c.fence + new.fence},
-                where=table.c.expires_at <= new.expires_at,
-            ).returning(table.c.fence),
-        )
-        return [str(form.compile(dialect=sqlite.dialect())) for form in forms]
-
-    assert write(postgresql.insert(table)) == write(sqlite.insert(table))
-
-
 def test_a_list_of_ids_is_one_value_and_a_plain_condition() -> None:
     """As a Boolean function SQLite would compare it with 1, and use no index."""
     found = select(table.c.fence).where(sql.is_listed(table.c.name))

@@ -874,12 +874,6 @@ def test_fields_between_those_of_grid_engine_are_passed_over() -> None:
     assert (report.state, report.reference, report.exit_code) == (State.FAILED, "17", 137)
 
 
-def test_what_the_site_adds_to_the_answer_of_grid_engine_does_not_hide_the_number_of_the_job() -> None:
-    system, _ = speaking("gridengine", qsub=said("JSV: set h_rt to 3600\n17\n"))
-
-    assert system.submit(job()) == "17"
-
-
 def test_grid_engine_is_asked_for_resources_in_one_option_unless_some_are_soft() -> None:
     system, shell = speaking("gridengine", qsub=said("17\n"))
 

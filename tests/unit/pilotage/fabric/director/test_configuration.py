@@ -73,22 +73,6 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
             "there is no system fram, only farm, did you mean farm?",
         ),
         ({"queues": [{"queue": "A/b/c", "system": "farm"}] * 2}, "queues/1/queue: A/b/c is named before"),
-        (
-            {"systems": {"farm": {**FARM, "flags": ["--clusters=c2"]}}},
-            "end jobs: state another system, with the SLURM_CONF of that cluster in its environment",
-        ),
-        ({"systems": {"farm": {**FARM, "flags": ["--clusters=c2"]}}}, "systems/farm: --clusters=c2: only"),
-        ({"systems": {"farm": {**FARM, "flags": ["-M", "c2"]}}}, "systems/farm: -M: only the submission"),
-        ({"systems": {"farm": {**FARM, "flags": ["-Mc2"]}}}, "systems/farm: -Mc2: only the submission"),
-        ({"systems": {"farm": {**FARM, "flags": ["--clu", "c2"]}}}, "systems/farm: --clu: only the"),
-        (
-            {"systems": {"farm": {**FARM, "environment": {"SLURM_CLUSTERS": "c2"}}}},
-            "systems/farm: SLURM_CLUSTERS: only the submission",
-        ),
-        (
-            {"queues": [{"queue": "A/b/c", "system": "farm", "flags": ["--cluster-constraint=x"]}]},
-            "queues/0/flags: --cluster-constraint=x: only the submission",
-        ),
         ({"brokers": {"b": broker(flags=["-Mc2"])}}, "brokers/b/flags: -Mc2: only the submission"),
         ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
         (
