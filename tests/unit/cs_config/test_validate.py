@@ -272,14 +272,12 @@ def test_all_problems_are_reported_in_the_order_of_their_lines() -> None:
     assert [problem.line for problem in validate.report(text, "r.yaml").errors] == [6, 7, 10, 11]
 
 
-def test_a_file_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"gone.yaml: cannot be read: No such file or directory"):
-        validate.load_file(tmp_path / "gone.yaml")
-
-
-def test_a_directory_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
-        validate.load_file(tmp_path)
+@pytest.mark.parametrize(
+    ("name", "why"), [("gone.yaml", "No such file or directory"), ("", "Is a directory")]
+)
+def test_a_file_that_cannot_be_read_is_a_clear_error(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path / name}: cannot be read: {why}"):
+        validate.load_file(tmp_path / name)
 
 
 def test_a_value_that_may_be_of_several_types_is_one_error_at_its_own_path() -> None:

@@ -55,6 +55,17 @@ def pinned(file: str) -> Iterator[tuple[str, str, list[str]]]:
         yield canonicalize_name(name), version.strip(), [each.strip() for each in digests]
 
 
+def list_names(file: str) -> set[str]:
+    return {name for name, _, _ in pinned(file)}
+
+
+@pytest.fixture(autouse=True)
+def _own_home_and_no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+
+
 @cache
 def list_foreign(packages: frozenset[str]) -> list[str]:
     """Modules of other projects than these."""
@@ -97,28 +108,19 @@ def test_versions_for_clients_are_those_of_the_whole() -> None:
     assert {name: version for name, version, _ in pinned("requirements-client.txt")}.items() <= whole.items()
 
 
-def test_commands_of_users_need_the_packages_for_clients_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_users_need_the_packages_for_clients_only() -> None:
     lines = (
         *("job list", "job show 1", "job explain 1", "job kill 1", "pool list", "queue list", "site list"),
         *("pilots list", "config history", "config show", "accounting", "login"),
     )
-    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-    found = run_each({name for name, _, _ in pinned("requirements-client.txt")}, *lines)
+    found = run_each(list_names("requirements-client.txt"), *lines)
     assert {line: "127.0.0.1:9" in said for line, said in found.items()} == dict.fromkeys(lines, True), found
 
 
-def test_a_job_is_submitted_with_the_packages_for_clients_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+def test_a_job_is_submitted_with_the_packages_for_clients_only(tmp_path: Path) -> None:
     (tmp_path / "job.jdl").write_text('[ Executable = "/bin/true"; Requirements = [ Memory = 1 ]; ]')
     words = ("job", "submit", str(tmp_path / "job.jdl"), "--patience", "0")
-    done = run_with({name for name, _, _ in pinned("requirements-client.txt")}, *words)
+    done = run_with(list_names("requirements-client.txt"), *words)
     assert "127.0.0.1:9" in done.stderr, done.stderr
 
 
@@ -130,22 +132,18 @@ def test_a_job_is_submitted_with_the_packages_for_clients_only(
     ],
 )
 def test_a_missing_extra_is_named_with_the_command_that_installs_it(
-    extra: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    extra: str, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
     missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh", "opentelemetry-sdk"}
-    done = run_with({name for name, _, _ in pinned("requirements.txt")} - missing, *words)
+    done = run_with(list_names("requirements.txt") - missing, *words)
     assert done.returncode == 1
     assert f"pip install 'pilotage[{extra}]'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @needs("otel")
-def test_an_agent_names_the_missing_package_for_traces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-    packages = {name for name, _, _ in pinned("requirements.txt") if not name.startswith("opentelemetry")}
+def test_an_agent_names_the_missing_package_for_traces() -> None:
+    packages = {name for name in list_names("requirements.txt") if not name.startswith("opentelemetry")}
     words = ("agent", "traces", "--once", "--otlp-url", "http://127.0.0.1:9")
     assert run_with(packages, "db", "upgrade").returncode == 0
     done = run_with(packages, *words)
@@ -168,22 +166,18 @@ def test_a_director_names_the_missing_package_for_ssh_in_each_mode(
     more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
     Path("token").write_text("x")
     Path("token").chmod(0o600)
     Path("director.yaml").write_text(DIRECTOR)
-    packages = {name for name, _, _ in pinned("requirements.txt")} - {"asyncssh"}
+    packages = list_names("requirements.txt") - {"asyncssh"}
     done = run_with(packages, "director", "--config", "director.yaml", *more)
     assert done.returncode == 1
     assert "pip install 'pilotage[ssh]'" in done.stderr
 
 
-def test_where_only_the_commands_are_installed_others_name_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+def test_where_only_the_commands_are_installed_others_name_what_is_missing() -> None:
     lines = ("up", "serve", "doctor", "db upgrade", "key list")
-    found = run_each({name for name, _, _ in pinned("requirements-client.txt")}, *lines)
+    found = run_each(list_names("requirements-client.txt"), *lines)
     assert found.keys() == set(lines)
     for said in found.values():
         text = r".*the package \w+ is not installed; `.* -m pip install 'pilotage'` installs it\n1\n"
@@ -206,7 +200,7 @@ process_setup._run(work)
 
 
 def test_the_python_client_needs_the_packages_for_clients_only() -> None:
-    packages = {name for name, _, _ in pinned("requirements-client.txt")}
+    packages = list_names("requirements-client.txt")
     program = "from pilotage import Client\nClient('http://127.0.0.1:9', 'x').jobs()"
     done = run_with(packages, program=program)
     assert done.returncode == 0, done.stderr
@@ -214,7 +208,7 @@ def test_the_python_client_needs_the_packages_for_clients_only() -> None:
 
 def test_the_program_of_one_machine_needs_no_extra() -> None:
     missing = {"psycopg", "psycopg-binary", "redis", "rq", "asyncssh"}
-    whole = {name for name, _, _ in pinned("requirements.txt")}
+    whole = list_names("requirements.txt")
     program = "import pilotage.cli.doctor, pilotage.cli.processes.up, pilotage.cli.processes.gateway"
     done = run_with(whole - missing, program=program)
     assert done.returncode == 0, done.stderr
@@ -226,9 +220,7 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
 
 
 def test_all_packages_beyond_those_for_clients_are_explained_when_they_are_missing() -> None:
-    beyond = {name for name, _, _ in pinned("requirements.txt")} - {
-        name for name, _, _ in pinned("requirements-client.txt")
-    }
+    beyond = list_names("requirements.txt") - list_names("requirements-client.txt")
     dependencies = {
         canonicalize_name(Requirement(each).name) for each in PYPROJECT["project"]["dependencies"]
     }

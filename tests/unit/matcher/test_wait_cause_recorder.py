@@ -18,7 +18,7 @@ from matcher.wait_cause_recorder import WaitCauseRecorder
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Location, Resource, StatedResource
 from taskqueue.task_queues.change_feed import FeedPosition
-from taskqueue.task_queues.task_queues import TaskQueue
+from tests.support.factories.task_queues import make_task_queue
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -84,19 +84,7 @@ class _CountedCandidates(Candidates):
 
 def test_a_class_is_listed_once_for_all_places_with_the_same_answer() -> None:
     asked = RequirementClass(vo="cms", cpu_time=60)
-    occupied = [
-        TaskQueue(
-            task_queue_id=number,
-            class_id=1,
-            requirement_class=asked,
-            vo="cms",
-            owner="ada",
-            owner_group="cms_user",
-            priority=1.0,
-            family=1,
-        )
-        for number in range(100)
-    ]
+    occupied = [make_task_queue(number, asked=asked, class_id=1, family=1) for number in range(100)]
     waiting = WaitingIndex()
     waiting.apply(IndexChanges(position=FeedPosition(history=(), low=0, high=0), occupied=occupied))
     view = _View(waiting)

@@ -1,7 +1,7 @@
 """What plug-ins add to commands, settings, agents and routes, and what an absent or broken one does."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,25 +62,28 @@ def _no_plugin_is_remembered() -> Iterator[None]:
         each.cache_clear()
 
 
-def install(directory: Path, monkeypatch: pytest.MonkeyPatch, points: Sequence[str]) -> None:
-    """A package `sea`, with these entry points."""
-    (directory / "sea").mkdir()
-    (directory / "sea" / "__init__.py").touch()
-    (directory / "sea" / "parts.py").write_text(PLUGIN)
-    (directory / "sea" / "wrong.py").write_text("import nowhere\n")
-    facts = directory / "sea-1.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: sea\nVersion: 1\n")
-    (facts / "entry_points.txt").write_text("\n".join([f"[{extensions.GROUP}]", *points]))
-    monkeypatch.syspath_prepend(directory)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sea"]:  # of an earlier test
-        monkeypatch.delitem(sys.modules, name)
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Install a package `sea` with these entry points."""
+
+    def make(*points: str) -> None:
+        (tmp_path / "sea").mkdir()
+        (tmp_path / "sea" / "__init__.py").touch()
+        (tmp_path / "sea" / "parts.py").write_text(PLUGIN)
+        (tmp_path / "sea" / "wrong.py").write_text("import nowhere\n")
+        facts = tmp_path / "sea-1.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: sea\nVersion: 1\n")
+        (facts / "entry_points.txt").write_text("\n".join([f"[{extensions.GROUP}]", *points]))
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sea"]:  # of an earlier test
+            monkeypatch.delitem(sys.modules, name)
+
+    return make
 
 
-def test_a_plugin_adds_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+def test_a_plugin_adds_commands(install: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+    install("sea = sea.parts:PLUGIN")
     for words in (["tide"], ["config", "sea", "tide"]):
         with pytest.raises(SystemExit) as ended:
             application.main(words)
@@ -88,8 +91,8 @@ def test_a_plugin_adds_commands(
     assert "tide" in application.list_commands()
 
 
-def test_a_plugin_has_settings_agents_and_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+def test_a_plugin_has_settings_agents_and_pages(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("sea = sea.parts:PLUGIN")
     tides: type[BaseModel] = extensions.list_plugins()["sea"].find("parts:Tides")
     (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
     chosen = settings.load({"home": tmp_path}, {"PILOTAGE_TIDE_URL": "https://sea"})
@@ -107,8 +110,8 @@ def test_a_plugin_has_settings_agents_and_pages(tmp_path: Path, monkeypatch: pyt
     assert extensions.find_log_readers()["tides"] == extensions.list_plugins()["sea"].find("parts:tide")
 
 
-def test_a_plugin_adds_words_and_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path, monkeypatch, ["sea = sea.parts:PLUGIN"])
+def test_a_plugin_adds_words_and_templates(tmp_path: Path, install: Callable[..., None]) -> None:
+    install("sea = sea.parts:PLUGIN")
     assert extensions.list_tags()["seas"] == "Seas and their tides."
     assert extensions.list_not_found()["sea"] == "sea_not_found"
     (tmp_path / "sea" / "templates" / "sea").mkdir(parents=True)
@@ -116,10 +119,8 @@ def test_a_plugin_adds_words_and_templates(tmp_path: Path, monkeypatch: pytest.M
     assert templating.environment().get_template("sea/tide.html").render(when="high") == "high tide"
 
 
-def test_an_absent_plugin_is_listed_and_otherwise_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, monkeypatch, ["gone = sea.away:PLUGIN", "far = faraway.sea:PLUGIN"])
+def test_an_absent_plugin_is_listed_and_otherwise_ignored(install: Callable[..., None]) -> None:
+    install("gone = sea.away:PLUGIN", "far = faraway.sea:PLUGIN")
     assert not {"gone", "far"} & set(extensions.list_plugins())
     found = {each.subject: each for each in doctor.check_plugins()}
     assert found["plug-in gone"] == Finding(
@@ -139,13 +140,9 @@ def test_an_absent_plugin_is_listed_and_otherwise_ignored(
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_an_error_with_its_name(
-    point: str,
-    problem: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    point: str, problem: str, install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(tmp_path, monkeypatch, [f"sea = {point}"])
+    install(f"sea = {point}")
     message = f"pilotage.plugins: sea = {point} {problem}"
     with pytest.raises(BrokenPlugin, match=message):
         extensions.list_plugins()
@@ -157,9 +154,9 @@ def test_a_plugin_that_cannot_be_loaded_is_an_error_with_its_name(
 
 
 def test_names_of_an_absent_plugin_are_unknown_and_the_message_names_what_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, install: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install(tmp_path, monkeypatch, ["gone = sea.away:PLUGIN"])
+    install("gone = sea.away:PLUGIN")
     (tmp_path / "pilotage.yaml").write_text("tides: [spring, neap]\n")
     hint = "; plug-ins that are left out of this installation may have it: gone"
     with pytest.raises(InvalidSettings, match=f"tides: unknown setting{hint}"):

@@ -33,6 +33,9 @@ MEMBER = tarfile.TarInfo("member").tobuf()
 END = bytes(1024)
 SPARSE = tarfile.TarInfo("sparse")
 SPARSE.type = tarfile.GNUTYPE_SPARSE
+GIANT, LONG_NAME = tarfile.TarInfo("giant"), tarfile.TarInfo("././@LongLink")
+GIANT.type, GIANT.size = tarfile.XHDTYPE, 2 << 30
+LONG_NAME.type, LONG_NAME.size = tarfile.GNUTYPE_LONGNAME, 8 << 30
 HOSTILE = {
     "digits": extended(b"1" * 10_000),
     "digits in a value": extended(records({"path": "1" * 900})),
@@ -40,6 +43,8 @@ HOSTILE = {
     "digits of Solaris": extended(b"1" * 10_000, tarfile.SOLARIS_XHDTYPE),
     "a long header": extended(records({"comment": "x" * 900}) * 20),
     "a long name": extended(b"x" * 20_000, tarfile.GNUTYPE_LONGNAME),
+    "a header of gigabytes": GIANT.tobuf(tarfile.GNU_FORMAT),
+    "a name of gigabytes": LONG_NAME.tobuf(tarfile.GNU_FORMAT),
     "a long target": extended(b"x" * 20_000, tarfile.GNUTYPE_LONGLINK),
     "a record without an end": extended(b"999 path=x\n"),
     "a record without length": extended(b"0 path=x\n"),

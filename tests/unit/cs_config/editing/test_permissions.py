@@ -50,8 +50,10 @@ CMS = Rights(vos=frozenset({"cms"}), sees=frozenset({"cms"}))
 AT_A = Rights(sites=frozenset({"LCG.A.org"}))
 
 
-def proposed(rights: Rights, values: dict[str, object], *removed: str) -> Proposal:
-    return proposals.propose_edits(CONFIG, CONFIG, patch.read_edits(values, removed), rights)
+def proposed(
+    rights: Rights, values: dict[str, object], *removed: str, config: Configuration = CONFIG
+) -> Proposal:
+    return proposals.propose_edits(config, config, patch.read_edits(values, removed), rights)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +125,8 @@ def test_a_vo_does_not_raise_the_number_of_gpus_by_its_other_name(stated: str, o
         f"Resources: {{Sites: {{A: {{{stated}, CEs: {{ce: {{Queues: {{q: {{}}}}}}}}}}}}}}"
     )
     for number, is_allowed in ((2, stated.endswith("2")), (3, False)):
-        edits = patch.read_edits({f"Resources/Sites/A/VOs/cms/{other}": number})
         with nullcontext() if is_allowed else pytest.raises(EditNotAllowed):
-            proposals.propose_edits(config, config, edits, CMS)
+            proposed(CMS, {f"Resources/Sites/A/VOs/cms/{other}": number}, config=config)
 
 
 def test_the_number_of_pilots_access_and_the_batch_system_are_the_sites():
@@ -154,8 +155,7 @@ def _with_floors(change: dict[str, object]) -> Proposal:
     text = TEXT.replace(
         "      VO: [cms, dune]\n", "      VO: [cms, dune]\n      Floors: {cms: 30%, dune: 20}\n"
     )
-    config = validate.parse(text, "test.yaml", 3)
-    return proposals.propose_edits(config, config, patch.read_edits(change, ()), CMS)
+    return proposed(CMS, change, config=validate.parse(text, "test.yaml", 3))
 
 
 @pytest.mark.parametrize("given", ["29%", "12.5%", "0%"])
@@ -245,13 +245,10 @@ def test_a_vo_shortens_how_long_the_installation_keeps_data_and_never_lengthens_
     shorter = proposed(CMS, {option: default / 2})
     assert shorter.differences
 
-    def again(values: dict[str, object], *removed: str) -> Proposal:
-        return proposals.propose_edits(shorter.after, shorter.after, patch.read_edits(values, removed), CMS)
-
-    assert again({option: default / 4}).differences
+    assert proposed(CMS, {option: default / 4}, config=shorter.after).differences
     for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
         with pytest.raises(EditNotAllowed):
-            again(values, *removed)
+            proposed(CMS, values, *removed, config=shorter.after)
 
 
 @pytest.mark.parametrize(("path", "default"), AGAIN.items())
@@ -263,10 +260,9 @@ def test_a_vo_has_work_done_again_no_more_often_than_by_default(path: str, defau
             proposed(CMS, change)
     longer = proposed(CMS, {option: default + 1})
     for values, removed in (({option: default}, ()), ({}, (option,)), ({}, (f"Operations/cms/{section}",))):
-        edits = patch.read_edits(values, removed)
-        assert proposals.propose_edits(longer.after, longer.after, edits, CMS).differences
+        assert proposed(CMS, values, *removed, config=longer.after).differences
     with pytest.raises(EditNotAllowed) as caught:
-        proposals.propose_edits(longer.after, longer.after, patch.read_edits({option: 1}, ()), CMS)
+        proposed(CMS, {option: 1}, config=longer.after)
     where = f"Operations/Defaults/{path}" if "HoldTime" in path else "built-in default"
     reason = f"1: a VO sets no less than {default:g} ({where})"
     assert str(caught.value) == f"{option}: {reason}; an operator may set it"
@@ -330,22 +326,18 @@ def test_a_floor_is_what_the_operator_has_set():
     text = text.replace("Operations:\n", "Operations:\n  cms: {Pools: {RefreshInterval: 5}}\n")
     config = validate.parse(text, "test.yaml", 3)
     for path, value in (("Leases/Time", 60), ("Pools/RefreshInterval", 6)):
-        edits = patch.read_edits({f"Operations/cms/{path}": value}, ())
-        assert proposals.propose_edits(config, config, edits, CMS).differences
+        assert proposed(CMS, {f"Operations/cms/{path}": value}, config=config).differences
     for path, value in (("Leases/Time", 59), ("Pools/RefreshInterval", 4)):
-        edits = patch.read_edits({f"Operations/cms/{path}": value}, ())
         with pytest.raises(EditNotAllowed):
-            proposals.propose_edits(config, config, edits, CMS)
+            proposed(CMS, {f"Operations/cms/{path}": value}, config=config)
 
 
 def test_a_vo_that_keeps_data_longer_than_others_may_give_that_up():
     text = TEXT.replace("Operations:\n", "Operations:\n  cms: {Retention: {Jobs: 365}}\n")
     config = validate.parse(text, "test.yaml", 3)
-    for values, removed in (
-        ({"Operations/cms/Retention/Jobs": 364}, ()),
-        ({}, ("Operations/cms/Retention/Jobs",)),
-    ):
-        assert proposals.propose_edits(config, config, patch.read_edits(values, removed), CMS).differences
+    option = "Operations/cms/Retention/Jobs"
+    assert proposed(CMS, {option: 364}, config=config).differences
+    assert proposed(CMS, {}, option, config=config).differences
 
 
 @pytest.mark.parametrize("path", NOT_OF_CMS)
@@ -474,8 +466,12 @@ def of_groups(values: dict[str, object], *removed: str, limit: str = "") -> Prop
     config = limited(limit) if limit else GROUPED
     groups = {fold(name): group.vo for name, group in config.registry.groups.items()}
     rights = Rights(vos=frozenset({"cms"}), sees=frozenset({"cms"}), groups=groups)
-    edits = patch.read_edits({f"Registry/Groups/{path}": each for path, each in values.items()}, removed)
-    return proposals.propose_edits(config, config, edits, rights)
+    return proposed(
+        rights,
+        {f"Registry/Groups/{path}": each for path, each in values.items()},
+        *removed,
+        config=config,
+    )
 
 
 def limited(shares: str) -> Configuration:
@@ -515,9 +511,8 @@ def test_the_group_of_all_who_name_none_is_not_removed_for_a_larger_default_shar
     source = GROUPED.source.replace("JobShare: 600, Properties: [NormalUser]", "JobShare: 6")
     config = validate.parse(source, "test.yaml", 3)
     rights = Rights(vos=frozenset({"cms"}), groups={"cms_user": "cms", "production": "cms"})
-    edits = patch.read_edits({}, ["Registry/Groups/cms_user"])
     with pytest.raises(NotAllowed, match="would be 1400 together, allowed are 406"):
-        proposals.propose_edits(config, config, edits, rights)
+        proposed(rights, {}, "Registry/Groups/cms_user", config=config)
 
 
 @pytest.mark.parametrize(
@@ -551,8 +546,7 @@ def test_a_user_of_the_default_group_of_another_vo_is_not_put_into_the_own_one()
     )
 
     def put(group: str, *users: str, rights: Rights = admin) -> Proposal:
-        edits = patch.read_edits({f"Registry/Groups/{group}/Users": [*users]}, ())
-        return proposals.propose_edits(config, config, edits, rights)
+        return proposed(rights, {f"Registry/Groups/{group}/Users": [*users]}, config=config)
 
     with pytest.raises(EditNotAllowed, match="cms_user/Users: dan: in the default group of another VO"):
         put("cms_user", "ann", "dan", "bob", "both")

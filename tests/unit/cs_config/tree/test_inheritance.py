@@ -22,63 +22,40 @@ def values(tree: Configuration, vo: str = "cms") -> dict[str, object]:
     return dict(tree.values(QUEUE, vo))
 
 
-def test_a_queue_has_what_its_site_and_ce_say() -> None:
-    assert values(config(site="A: 1", ce="B: 2", queue="C: 3")) == {"A": 1, "B": 2, "C": 3}
+OF_CMS = "MaxRAM: 1, VOs: {CMS: {MaxRAM: 2}}"
+LESS_FOR_CMS = ("MaxRAM: 1", "MaxRAM: 2, VOs: {cms: {MaxRAM: null}}", "")
+TAGS_OF_CMS = ("Tag: [a]", "Tag: [b], VOs: {cms: {Tag: [c]}}", "Tag: [d]")
 
 
-def test_the_deeper_level_overrides() -> None:
-    assert values(config(site="MaxRAM: 1", ce="MaxRAM: 2", queue="MaxRAM: 3")) == {"MaxRAM": 3}
-    assert values(config(site="MaxRAM: 1", ce="MaxRAM: 2")) == {"MaxRAM": 2}
-
-
-def test_names_override_whatever_their_case() -> None:
-    assert values(config(site="maxRAM: 1", queue="MaxRAM: 2")) == {"MaxRAM": 2}
-
-
-def test_at_one_level_the_value_of_the_vo_wins() -> None:
-    tree = config(ce="MaxRAM: 1, VOs: {cms: {MaxRAM: 2}}")
-    assert values(tree, "cms") == {"MaxRAM": 2}
-    assert values(tree, "atlas") == {"MaxRAM": 1}
-
-
-def test_the_vo_is_named_in_any_case() -> None:
-    tree = config(ce="MaxRAM: 1, VOs: {CMS: {MaxRAM: 2}}")
-    assert values(tree, "cms") == values(tree, "Cms") == {"MaxRAM": 2}
-
-
-def test_a_plain_value_of_a_deeper_level_wins_over_the_vos_value_above() -> None:
-    assert values(config(site="VOs: {cms: {MaxRAM: 1}}", queue="MaxRAM: 2")) == {"MaxRAM": 2}
-
-
-def test_null_takes_away_what_is_inherited() -> None:
-    assert values(config(site="MaxRAM: 1, A: 1", queue="MaxRAM: null")) == {"A": 1}
-    assert values(config(site="MaxRAM: 1", ce="maxram: ", queue="MaxRAM: 2")) == {"MaxRAM": 2}
-
-
-def test_null_for_a_vo_takes_away_for_that_vo_only() -> None:
-    tree = config(site="MaxRAM: 1", ce="MaxRAM: 2, VOs: {cms: {MaxRAM: null}}")
-    assert values(tree, "cms") == {}
-    assert values(tree, "atlas") == {"MaxRAM": 2}
-
-
-@pytest.mark.parametrize("name", ["Tag", "RequiredTag", "tag"])
-def test_tags_of_the_levels_unite(name: str) -> None:
-    tree = config(site=f"{name}: [a, b]", ce=f"{name}: c", queue=f"{name}: [B, d]")
-    assert values(tree) == {name: ("a", "b", "c", "d")}
-
-
-def test_a_tag_of_one_level_only_is_a_set_too() -> None:
-    assert values(config(site="Tag: a")) == {"Tag": ("a",)}
-
-
-def test_tags_of_a_vo_stand_for_the_plain_ones_of_their_level() -> None:
-    tree = config(site="Tag: [a]", ce="Tag: [b], VOs: {cms: {Tag: [c]}}", queue="Tag: [d]")
-    assert values(tree, "cms") == {"Tag": ("a", "c", "d")}
-    assert values(tree, "atlas") == {"Tag": ("a", "b", "d")}
-
-
-def test_null_takes_inherited_tags_away() -> None:
-    assert values(config(site="Tag: [a]", ce="Tag: null", queue="Tag: [b]")) == {"Tag": ("b",)}
+@pytest.mark.parametrize(
+    ("levels", "vo", "found"),
+    [
+        (("A: 1", "B: 2", "C: 3"), "cms", {"A": 1, "B": 2, "C": 3}),
+        (("MaxRAM: 1", "MaxRAM: 2", "MaxRAM: 3"), "cms", {"MaxRAM": 3}),
+        (("MaxRAM: 1", "MaxRAM: 2", ""), "cms", {"MaxRAM": 2}),
+        (("maxRAM: 1", "", "MaxRAM: 2"), "cms", {"MaxRAM": 2}),
+        (("", OF_CMS, ""), "cms", {"MaxRAM": 2}),
+        (("", OF_CMS, ""), "Cms", {"MaxRAM": 2}),
+        (("", OF_CMS, ""), "atlas", {"MaxRAM": 1}),
+        (("VOs: {cms: {MaxRAM: 1}}", "", "MaxRAM: 2"), "cms", {"MaxRAM": 2}),
+        (("MaxRAM: 1, A: 1", "", "MaxRAM: null"), "cms", {"A": 1}),
+        (("MaxRAM: 1", "maxram: ", "MaxRAM: 2"), "cms", {"MaxRAM": 2}),
+        (LESS_FOR_CMS, "cms", {}),
+        (LESS_FOR_CMS, "atlas", {"MaxRAM": 2}),
+        (("Tag: [a, b]", "Tag: c", "Tag: [B, d]"), "cms", {"Tag": ("a", "b", "c", "d")}),
+        (("RequiredTag: a", "RequiredTag: c", ""), "cms", {"RequiredTag": ("a", "c")}),
+        (("tag: [a]", "tag: [b]", ""), "cms", {"tag": ("a", "b")}),
+        (("Tag: a", "", ""), "cms", {"Tag": ("a",)}),
+        (TAGS_OF_CMS, "cms", {"Tag": ("a", "c", "d")}),
+        (TAGS_OF_CMS, "atlas", {"Tag": ("a", "b", "d")}),
+        (("Tag: [a]", "Tag: null", "Tag: [b]"), "cms", {"Tag": ("b",)}),
+        (("", "", "Enabled: false, A: 1"), "cms", {"Enabled": False, "A": 1}),
+    ],
+)
+def test_deeper_levels_override_and_those_of_the_vo_at_one_level(
+    levels: tuple[str, str, str], vo: str, found: dict[str, object]
+) -> None:
+    assert values(config(*levels), vo) == found
 
 
 def test_every_parameter_knows_where_it_comes_from() -> None:
@@ -114,28 +91,25 @@ Resources:
     assert [(part.level, part.line) for part in found["Tag"].parts] == [("Site", 5), ("Queue", 14)]
 
 
-def test_without_a_vo_list_everybody_may() -> None:
-    assert config().usable(QUEUE, "anyone")
-
-
-def test_the_nearest_vo_list_decides() -> None:
-    tree = config(site="VO: [cms]", ce="VO: [atlas]")
-    assert tree.usable(QUEUE, "atlas")
-    assert not tree.usable(QUEUE, "cms")
-
-
-def test_vo_lists_compare_without_case() -> None:
-    tree = config(site="VO: [CMS]")
-    assert tree.usable(QUEUE, "cms")
-    assert tree.usable(QUEUE, "Cms")
-
-
-def test_an_empty_vo_list_is_nobody() -> None:
-    assert not config(site="VO: [cms]", queue="VO: []").usable(QUEUE, "cms")
-
-
-def test_null_takes_the_vo_list_away() -> None:
-    assert config(site="VO: [cms]", queue="VO: null").usable(QUEUE, "atlas")
+@pytest.mark.parametrize(
+    ("levels", "usable", "closed"),
+    [
+        (("", "", ""), ("anyone",), ()),
+        (("VO: [cms]", "VO: [atlas]", ""), ("atlas",), ("cms",)),
+        (("VO: [CMS]", "", ""), ("cms", "Cms"), ("atlas",)),
+        (("VO: [cms]", "", "VO: []"), (), ("cms",)),
+        (("VO: [cms]", "", "VO: null"), ("atlas",), ()),
+        (("", "VOs: {cms: {Enabled: false}}", ""), ("atlas",), ("cms",)),
+    ],
+)
+def test_the_nearest_vo_list_says_who_may_use_a_queue(
+    levels: tuple[str, str, str], usable: tuple[str, ...], closed: tuple[str, ...]
+) -> None:
+    tree = config(*levels)
+    assert {vo: tree.usable(QUEUE, vo) for vo in (*usable, *closed)} == {
+        **dict.fromkeys(usable, True),
+        **dict.fromkeys(closed, False),
+    }
 
 
 @pytest.mark.parametrize("level", ["site", "ce", "queue"])
@@ -144,16 +118,6 @@ def test_disabled_at_any_level_is_disabled(level: str) -> None:
         level: "Enabled: false"
     }
     assert not config(**said).usable(QUEUE, "cms")
-
-
-def test_disabled_for_one_vo() -> None:
-    tree = config(ce="VOs: {cms: {Enabled: false}}")
-    assert not tree.usable(QUEUE, "cms")
-    assert tree.usable(QUEUE, "atlas")
-
-
-def test_a_disabled_queue_still_has_its_parameters() -> None:
-    assert values(config(queue="Enabled: false, A: 1")) == {"Enabled": False, "A": 1}
 
 
 def test_a_name_alone_is_a_queue() -> None:

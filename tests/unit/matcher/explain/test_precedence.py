@@ -19,22 +19,14 @@ from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues import shares
 from taskqueue.task_queues.shares import ShareDemand, ShareHolder, ShareSplit
 from taskqueue.task_queues.task_queues import TaskQueue
+from tests.support.factories.task_queues import make_task_queue
 
 _DRAWS = 400
 
 
 def _task_queue(number: int, weight: float, job_type: str = "", *, vo: str = "cms") -> TaskQueue:
     asked = RequirementClass(vo=vo, cpu_time=1, job_types=frozenset({job_type} - {""}))
-    return TaskQueue(
-        task_queue_id=number,
-        class_id=number,
-        requirement_class=asked,
-        vo=vo,
-        owner=f"owner{number}",
-        owner_group="users",
-        priority=weight,
-        family=number,
-    )
+    return make_task_queue(number, weight, asked=asked, owner=f"owner{number}")
 
 
 def _contender(task_queue: TaskQueue, *, job_id: int | None = None, priority: float = 1) -> Contender:
@@ -164,16 +156,7 @@ def _split(task_queues: Sequence[TaskQueue], stated: dict[str, float], used: flo
 
 def _of(number: int, group: str, owner: str) -> TaskQueue:
     asked = RequirementClass(vo="cms", cpu_time=1, gpus=number)
-    return TaskQueue(
-        task_queue_id=number,
-        class_id=number,
-        requirement_class=asked,
-        vo="cms",
-        owner=owner,
-        owner_group=group,
-        priority=0,
-        family=number,
-    )
+    return make_task_queue(number, 0, asked=asked, owner=owner, owner_group=group)
 
 
 @pytest.mark.parametrize(

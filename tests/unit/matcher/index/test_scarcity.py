@@ -17,6 +17,7 @@ from requirements.resource import Resource
 from taskqueue.task_queues.change_feed import FeedPosition
 from taskqueue.task_queues.priorities import Weight
 from taskqueue.task_queues.task_queues import TaskQueue
+from tests.support.factories.task_queues import make_task_queue
 
 _POSITION = FeedPosition(history=(), low=0, high=0)
 #: Owner, weight, slots.
@@ -25,17 +26,8 @@ _Member = tuple[str, float, int | None]
 
 def _task_queue(number: int, member: _Member) -> TaskQueue:
     owner, weight, supply = member
-    return TaskQueue(
-        task_queue_id=number,
-        class_id=number,
-        requirement_class=RequirementClass(vo="cms", cpu_time=1),
-        vo="cms",
-        owner=owner,
-        owner_group="users",
-        priority=weight,
-        family=number,
-        supply=supply,
-    )
+    asked = RequirementClass(vo="cms", cpu_time=1)
+    return make_task_queue(number, weight, asked=asked, owner=owner, supply=supply)
 
 
 def _list(members: Sequence[_Member]) -> list[TaskQueue]:

@@ -20,6 +20,7 @@ from requirements.resource import Resource
 from requirements.values import fold
 from taskqueue.task_queues.change_feed import FeedPosition
 from taskqueue.task_queues.task_queues import TaskQueue
+from tests.support.factories.task_queues import make_task_queue
 
 _TYPES = ("MC", "Merge", "User", "")
 
@@ -41,18 +42,8 @@ def _task_queues(members: Sequence[tuple[str, str]], *, classes: int = 1) -> lis
     found = []
     for number, (vo, job_type) in enumerate(members, start=1):
         asked = RequirementClass(vo=vo, cpu_time=1, job_types=frozenset({job_type} - {""}))
-        found.append(
-            TaskQueue(
-                task_queue_id=number,
-                class_id=number if classes == 1 else number % classes,
-                requirement_class=asked,
-                vo=vo,
-                owner="alice",
-                owner_group="users",
-                priority=float(number * 37 % 101 + 1),
-                family=number,
-            )
-        )
+        class_id = number if classes == 1 else number % classes
+        found.append(make_task_queue(number, number * 37 % 101 + 1.0, asked=asked, class_id=class_id))
     return found
 
 

@@ -11,23 +11,8 @@ from hypothesis import strategies as st
 
 from matcher.index import sampling
 from matcher.index.sampling import LEAST, FenwickTree, TaskQueueSampler
-from requirements.requirement_class import RequirementClass
 from taskqueue.task_queues.task_queues import TaskQueue
-
-_ANY = RequirementClass(vo="lhcb", cpu_time=1)
-
-
-def _task_queue(number: int, *, priority: float, family: int) -> TaskQueue:
-    return TaskQueue(
-        task_queue_id=number,
-        class_id=number,
-        requirement_class=_ANY,
-        vo="lhcb",
-        owner="alice",
-        owner_group="lhcb_user",
-        priority=priority,
-        family=family,
-    )
+from tests.support.factories.task_queues import make_task_queue
 
 
 def _urn(task_queues: Sequence[TaskQueue]) -> TaskQueueSampler:
@@ -39,9 +24,9 @@ def _urn(task_queues: Sequence[TaskQueue]) -> TaskQueueSampler:
 
 def test_what_fits_is_drawn_as_often_as_the_lottery_draws_it() -> None:
     # Families of one, of a few and of many; members that weigh less than others; half of all fit.
-    some = [_task_queue(number, priority=1.0, family=1) for number in range(30)]
-    some += [_task_queue(100 + number, priority=2.0 + number, family=2) for number in range(4)]
-    some += [_task_queue(200 + number, priority=3.0, family=200 + number) for number in range(4)]
+    some = [make_task_queue(number, 1.0, family=1) for number in range(30)]
+    some += [make_task_queue(100 + number, 2.0 + number, family=2) for number in range(4)]
+    some += [make_task_queue(200 + number, 3.0, family=200 + number) for number in range(4)]
     fitting = [each for each in some if each.task_queue_id % 2]
     urn, chance, draws = _urn(some), Random(1), 8000
     drawn = Counter(
@@ -59,11 +44,11 @@ def test_what_fits_is_drawn_as_often_as_the_lottery_draws_it() -> None:
 
 def test_where_nothing_fits_nothing_is_drawn() -> None:
     assert _urn([]).draw(Random(1), lambda _: True) is None
-    assert _urn([_task_queue(1, priority=1.0, family=1)]).draw(Random(1), lambda _: False) is None
+    assert _urn([make_task_queue(1, 1.0, family=1)]).draw(Random(1), lambda _: False) is None
 
 
 def test_one_without_weight_is_drawn_if_it_is_alone() -> None:
-    found = _urn([_task_queue(1, priority=0.0, family=1)]).draw(Random(1), lambda _: True)
+    found = _urn([make_task_queue(1, 0.0, family=1)]).draw(Random(1), lambda _: True)
     assert found is not None
 
 
@@ -77,7 +62,7 @@ def test_after_any_coming_and_going_it_is_as_if_it_were_filled_anew(
 ) -> None:
     urn, inside = TaskQueueSampler(), dict[int, TaskQueue]()
     for number, family, priority in steps:
-        each = _task_queue(number, priority=priority, family=family)
+        each = make_task_queue(number, priority, family=family)
         if number not in inside:
             inside[number] = each
             urn.add(each)
@@ -123,10 +108,10 @@ class _Last(Random):
 def test_rounding_after_much_coming_and_going_leads_nowhere_outside() -> None:
     chance = Random(1)
     for _ in range(300):
-        urn = _urn([_task_queue(number, priority=0.001, family=number) for number in range(5)])
+        urn = _urn([make_task_queue(number, 0.001, family=number) for number in range(5)])
         for number in range(5, 25):
             # It shares the family of one of them, and so makes that heavy for a while.
-            heavy = _task_queue(number, priority=1000 * chance.random(), family=chance.randrange(5))
+            heavy = make_task_queue(number, 1000 * chance.random(), family=chance.randrange(5))
             urn.add(heavy)
             urn.discard(heavy)
         found = urn.draw(_Last(), lambda _: True)
@@ -134,8 +119,8 @@ def test_rounding_after_much_coming_and_going_leads_nowhere_outside() -> None:
 
 
 def test_a_large_family_of_which_none_fits_is_not_looked_through_again_and_again() -> None:
-    large = [_task_queue(number, priority=1000.0, family=1) for number in range(2000)]
-    fitting = _task_queue(9999, priority=1.0, family=2)
+    large = [make_task_queue(number, 1000.0, family=1) for number in range(2000)]
+    fitting = make_task_queue(9999, 1.0, family=2)
     urn, looks = _urn([*large, fitting]), 0
 
     def fits(each: TaskQueue) -> bool:

@@ -96,26 +96,8 @@ def test_the_note_of_long_values_is_short() -> None:
     found = changes.change_body(BODY, long, OPTIONS)
     assert found.body == BODY | long
     assert found.note == f"Arguments none → {'x' * 200}…, OutputSandbox none → {'y' * 100}, {'y' * 98}…"
-    many = changes.change_body(
-        BODY,
-        dict.fromkeys(
-            [
-                "Alpha",
-                "Bravo",
-                "Delta",
-                "Gamma",
-                "Jukebox",
-                "Kilo",
-                "Mike",
-                "Quebec",
-                "Sierra",
-                "Xray",
-                "Whisky",
-            ],
-            "z" * 300,
-        ),
-        OPTIONS,
-    )
+    names = "Alpha Bravo Delta Gamma Jukebox Kilo Mike Quebec Sierra Xray Whisky"
+    many = changes.change_body(BODY, dict.fromkeys(names.split(), "z" * 300), OPTIONS)
     assert len(many.note) == 2_001
 
 

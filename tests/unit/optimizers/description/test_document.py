@@ -49,6 +49,12 @@ TagExpression = "cvmfs:lhcb&hostfeat:fuse_overlayfs & (os:ubuntu26|os:el9)";
 X86 = {"architecture": {"name": "x86_64", "level": "x86-64-v2"}}
 
 
+def asking(arch: object = X86["architecture"], **more: object) -> dict[str, Any]:
+    """Requirements without a fault, but for what is given: sections of their own, or else of the CPU."""
+    beside = {name: more.pop(name) for name in ("wall_time", "gpu", "tags") if name in more}
+    return {"wall_time": 9, "cpu": {"architecture": arch, **more}, **beside}
+
+
 def parse(text: str, vo: VoOptions = OPTIONS) -> JobDescription:
     [raw] = jdl.read_descriptions(text)
     return parse_description(raw, vo)
@@ -131,17 +137,18 @@ def test_without_a_section_it_is_a_record_of_requirements_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "field"),
+    ("architecture", "field", "message"),
     [
-        ({"name": "aarch64", "level": "x86-64-v3"}, "level"),
-        ({"name": "x86_64", "profile": "armv8.0-a"}, "profile"),
-        ({"name": "x86_64", "level": "x86-64-v9"}, "level"),
-        ({"name": "x86_64", "level": 3}, "level"),
+        ({"name": "aarch64", "level": "x86-64-v3"}, "level", "is not for aarch64, which has profile"),
+        ({"name": "x86_64", "profile": "armv8.0-a"}, "profile", "is not for x86_64, which has level"),
+        ({"name": "x86_64", "level": "x86-64-v9"}, "level", '"x86-64-v9", allowed are x86-64-v1, '),
+        ({"name": "x86_64", "level": 3}, "level", "3, allowed are x86-64-v1, "),
     ],
 )
-def test_a_wrong_level_is_one_problem(architecture: Mapping[str, Any], field: str) -> None:
-    [(path, _, code)] = refuse({"wall_time": 9, "cpu": {"architecture": architecture}})
+def test_a_wrong_level_is_one_problem(architecture: Mapping[str, Any], field: str, message: str) -> None:
+    [(path, seen, code)] = refuse(asking(arch=architecture))
     assert (path, code) == (f"requirements/cpu/architecture/{field}", "invalid_spec")
+    assert seen.startswith(message)
 
 
 def test_a_tag_that_excludes_an_architecture_states_none() -> None:
@@ -177,89 +184,47 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
     [
         ({"cpu": X86}, "cpu_work_db12", "is missing, and so is wall_time: one of the two is needed"),
         ({"wall_time": 9, "io": {}}, "cpu/architecture/name", "is missing, and the VO has no default"),
+        (asking(arch={"name": "x86_64"}), "cpu/architecture/name", "x86_64 needs a level"),
         (
-            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64"}}},
-            "cpu/architecture/name",
-            "x86_64 needs a level",
-        ),
-        (
-            {"wall_time": 9, "cpu": {"architecture": {"name": "aarch64", "required_features": ["mte"]}}},
+            asking(arch={"name": "aarch64", "required_features": ["mte"]}),
             "cpu/architecture/name",
             "aarch64 needs a level",
         ),
         (
-            {
-                "wall_time": 9,
-                "cpu": {
-                    "architecture": {"name": "x86_64", "level": "x86-64-v2", "required_features": ["avx"]}
-                },
-            },
+            asking(arch={"name": "x86_64", "level": "x86-64-v2", "required_features": ["avx"]}),
             "cpu/architecture/required_features",
             "are stated beside the level x86-64-v2",
         ),
+        (asking(tags="arch:ppc64le"), "cpu/architecture/name", "x86_64: the tags require an architecture as"),
         (
-            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64", "profile": "armv8.0-a"}}},
-            "cpu/architecture/profile",
-            "is not for x86_64, which has level",
-        ),
-        (
-            {"wall_time": 9, "cpu": {"architecture": {"name": "x86_64", "level": "x86-64-v5"}}},
-            "cpu/architecture/level",
-            '"x86-64-v5", allowed are x86-64-v1, ',
-        ),
-        (
-            {"wall_time": 9, "cpu": X86, "tags": "arch:ppc64le"},
-            "cpu/architecture/name",
-            "x86_64: the tags require an architecture as well",
-        ),
-        (
-            {"wall_time": 9, "cpu": {**X86, "ram_mb": {"request": {"overhead": 5}}}},
+            asking(ram_mb={"request": {"overhead": 5}}),
             "cpu/ram_mb/limit/per_core",
             "is missing: where the request is 0",
         ),
         (
-            {
-                "wall_time": 9,
-                "cpu": {
-                    **X86,
-                    "ram_mb": {
-                        "request": {"overhead": 5, "per_core": 1},
-                        "limit": {"overhead": 4, "per_core": 1},
-                    },
-                },
-            },
+            asking(
+                ram_mb={"request": {"overhead": 5, "per_core": 1}, "limit": {"overhead": 4, "per_core": 1}}
+            ),
             "cpu/ram_mb/limit/overhead",
             "4 is less than the request, 5",
         ),
+        (asking(gpu={"count": {"min": 1}, "arch": "sm_80"}), "gpu/vendor", "is missing"),
         (
-            {"wall_time": 9, "cpu": X86, "gpu": {"count": {"min": 1}, "arch": "sm_80"}},
-            "gpu/vendor",
-            "is missing",
-        ),
-        (
-            {"wall_time": 9, "cpu": X86, "gpu": {"count": {"min": 1}, "vendor": "nvidia", "arch": "8.9"}},
+            asking(gpu={"count": {"min": 1}, "vendor": "nvidia", "arch": "8.9"}),
             "gpu/arch",
             "8.9, allowed is sm_ and a number",
         ),
+        (asking(gpu={"vendor": "nvidia"}), "gpu/vendor", "nvidia: the job has no GPU"),
+        (asking(tags="a &"), "tags", '"a &" ends where a tag, ~ or ( is needed'),
+        (asking(tags="a b"), "tags", "\"a b\" has 'b' at character 3"),
+        (asking(tags="site:CERN"), "tags", "site:CERN: has a field of its own, sites"),
+        (asking(tags="gpu:nvidia"), "tags", "gpu:nvidia: has a field of its own"),
+        (asking(tags="8Processors"), "tags", "8Processors: has a field of its own"),
+        (asking(wall_time="long"), "wall_time", '"long", allowed is a whole number'),
+        (asking(num_cors={"min": 1}), "cpu/num_cors", "is unknown, there are"),
+        (asking(num_cores=8), "cpu/num_cores", "8, a section is needed here"),
         (
-            {"wall_time": 9, "cpu": X86, "gpu": {"vendor": "nvidia"}},
-            "gpu/vendor",
-            "nvidia: the job has no GPU",
-        ),
-        ({"wall_time": 9, "cpu": X86, "tags": "a &"}, "tags", '"a &" ends where a tag, ~ or ( is needed'),
-        ({"wall_time": 9, "cpu": X86, "tags": "a b"}, "tags", "\"a b\" has 'b' at character 3"),
-        (
-            {"wall_time": 9, "cpu": X86, "tags": "site:CERN"},
-            "tags",
-            "site:CERN: has a field of its own, sites",
-        ),
-        ({"wall_time": 9, "cpu": X86, "tags": "gpu:nvidia"}, "tags", "gpu:nvidia: has a field of its own"),
-        ({"wall_time": 9, "cpu": X86, "tags": "8Processors"}, "tags", "8Processors: has a field of its own"),
-        ({"wall_time": "long", "cpu": X86}, "wall_time", '"long", allowed is a whole number'),
-        ({"wall_time": 9, "cpu": {**X86, "num_cors": {"min": 1}}}, "cpu/num_cors", "is unknown, there are"),
-        ({"wall_time": 9, "cpu": {**X86, "num_cores": 8}}, "cpu/num_cores", "8, a section is needed here"),
-        (
-            {"wall_time": 9, "cpu": {**X86, "num_cores": {"min": 4, "max": 2}}},
+            asking(num_cores={"min": 4, "max": 2}),
             "cpu/num_cores/min",
             "4 is more than MaxNumberOfProcessors, 2",
         ),

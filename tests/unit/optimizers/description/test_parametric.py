@@ -10,32 +10,27 @@ def expand(most: int = 1000, **raw: object) -> list[parametric.MemberValues]:
     return parametric.expand_parameters(split, most=most)
 
 
-def test_a_list_makes_a_member_of_each_value() -> None:
-    assert expand(Parameters=["first", 2, 2.5]) == [
-        {"n": "0", "s": "first"},
-        {"n": "1", "s": "2"},
-        {"n": "2", "s": "2.5"},
-    ]
-
-
-def test_numbers_of_a_list_keep_their_digits_and_those_of_a_progression_are_rounded() -> None:
-    stated = [0.1234567890123456, 1234567890123.5, 2.0]
-    assert [member["s"] for member in expand(Parameters=stated)] == [
-        "0.1234567890123456",
-        "1234567890123.5",
-        "2",
-    ]
-    members = expand(Parameters=4, ParameterStep=0.1)
-    assert [member["s"] for member in members] == ["0", "0.1", "0.2", "0.3"]
-
-
-def test_a_count_makes_members_from_zero_in_steps_of_one() -> None:
-    assert [member["s"] for member in expand(Parameters=3)] == ["0", "1", "2"]
-
-
-def test_start_step_and_factor_make_a_progression() -> None:
-    members = expand(Parameters=4, ParameterStart=1, ParameterStep=2, ParameterFactor=3)
-    assert [member["s"] for member in members] == ["1", "5", "17", "53"]
+@pytest.mark.parametrize(
+    ("raw", "values"),
+    [
+        ({"Parameters": ["first", 2, 2.5]}, ["first", "2", "2.5"]),
+        (
+            {"Parameters": [0.1234567890123456, 1234567890123.5, 2.0]},
+            ["0.1234567890123456", "1234567890123.5", "2"],
+        ),
+        ({"Parameters": 3}, ["0", "1", "2"]),
+        ({"Parameters": 4, "ParameterStep": 0.1}, ["0", "0.1", "0.2", "0.3"]),
+        (
+            {"Parameters": 4, "ParameterStart": 1, "ParameterStep": 2, "ParameterFactor": 3},
+            ["1", "5", "17", "53"],
+        ),
+        ({"PARAMETERS": 2, "parameterstart": 5}, ["5", "6"]),
+    ],
+)
+def test_a_list_or_a_progression_makes_a_member_of_each_value(
+    raw: dict[str, object], values: list[str]
+) -> None:
+    assert expand(**raw) == [{"n": str(number), "s": value} for number, value in enumerate(values)]  # type: ignore[arg-type]
 
 
 def test_numbers_of_members_have_leading_zeros_so_that_names_sort() -> None:
@@ -48,10 +43,6 @@ def test_numbers_of_members_have_leading_zeros_so_that_names_sort() -> None:
 def test_several_parameters_have_names_of_their_own() -> None:
     members = expand(Parameters__A=["x", "y"], Parameters__B=2, ParameterStart__B=10)
     assert members == [{"n": "0", "A": "x", "B": "10"}, {"n": "1", "A": "y", "B": "11"}]
-
-
-def test_keywords_are_read_without_case() -> None:
-    assert len(expand(PARAMETERS=2, parameterstart=5)) == 2
 
 
 @pytest.mark.parametrize(

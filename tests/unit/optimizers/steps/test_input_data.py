@@ -1,18 +1,16 @@
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from cs_config.tree.storage import find_common_sites
-from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext, Outcome
+from optimizers.chain.chain import ChainContext, Done, Failed, Hold, Outcome
 from optimizers.steps import replica_catalogue
 from optimizers.steps.input_data import input_data
 from optimizers.steps.replica_catalogue import CatalogueUnavailableError, FileCatalogue
-
-Make = Callable[..., JobContext]
-MakeContext = Callable[..., ChainContext]
+from tests.support.factories.chain_contexts import candidate_of, context_of
 
 SITES = """
 Resources:
@@ -39,8 +37,8 @@ def catalogue(tmp_path: Path) -> Path:
     return path
 
 
-def said(make: Make, context: ChainContext, *files: str) -> Outcome:
-    return input_data(make(context, InputData=list(files)), context)
+def said(context: ChainContext, *files: str) -> Outcome:
+    return input_data(candidate_of(context, InputData=list(files)), context)
 
 
 @pytest.mark.parametrize(
@@ -53,58 +51,52 @@ def said(make: Make, context: ChainContext, *files: str) -> Outcome:
     ],
 )
 def test_candidates_are_the_sites_that_have_every_file(
-    files: list[str], sites: set[str], catalogue: Path, candidate_of: Make, context_of: MakeContext
+    files: list[str], sites: set[str], catalogue: Path
 ) -> None:
     context = context_of(with_catalogue(str(catalogue)))
-    outcome = said(candidate_of, context, *files)
+    outcome = said(context, *files)
     assert isinstance(outcome, Done)
     assert find_common_sites(context.config, outcome.candidate.replicas) == sites
 
 
 @pytest.mark.parametrize("file", ["/lhcb/unknown", "/lhcb/none"])
-def test_a_file_without_replica_fails_the_job(
-    file: str, catalogue: Path, candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_a_file_without_replica_fails_the_job(file: str, catalogue: Path) -> None:
     context = context_of(with_catalogue(str(catalogue)))
-    assert said(candidate_of, context, file) == Failed(reason=f"Input Data Not Available: {file}")
+    assert said(context, file) == Failed(reason=f"Input Data Not Available: {file}")
 
 
-def test_files_that_no_site_has_together_fail_the_job(
-    catalogue: Path, candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_files_that_no_site_has_together_fail_the_job(catalogue: Path) -> None:
     context = context_of(with_catalogue(str(catalogue)))
-    outcome = said(candidate_of, context, "/lhcb/one", "/lhcb/site")
+    outcome = said(context, "/lhcb/one", "/lhcb/site")
     assert isinstance(outcome, Failed)
     assert outcome.reason.startswith("No candidate sites available")
 
 
-def test_json_is_a_catalogue_too(tmp_path: Path, candidate_of: Make, context_of: MakeContext) -> None:
+def test_json_is_a_catalogue_too(tmp_path: Path) -> None:
     path = tmp_path / "replicas.json"
     path.write_text(json.dumps({"Replicas": {"/lhcb/x": "A-disk"}}))
-    assert isinstance(said(candidate_of, context_of(with_catalogue(str(path))), "/lhcb/x"), Done)
+    assert isinstance(said(context_of(with_catalogue(str(path))), "/lhcb/x"), Done)
 
 
-def test_a_changed_file_is_read_again(catalogue: Path, candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_changed_file_is_read_again(catalogue: Path) -> None:
     context = context_of(with_catalogue(str(catalogue)))
-    assert isinstance(said(candidate_of, context, "/lhcb/new"), Failed)
+    assert isinstance(said(context, "/lhcb/new"), Failed)
     catalogue.write_text("Replicas: {/lhcb/new: [A-disk]}\n")
     os.utime(catalogue, ns=(1, 1))
-    assert isinstance(said(candidate_of, context, "/lhcb/new"), Done)
+    assert isinstance(said(context, "/lhcb/new"), Done)
 
 
 @pytest.mark.parametrize("text", ["Replicas: [", "Replicas: []", "", "Replicas: {/lhcb/one: {a: b}}", None])
-def test_a_catalogue_that_cannot_be_read_holds_the_job(
-    text: str | None, catalogue: Path, candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_a_catalogue_that_cannot_be_read_holds_the_job(text: str | None, catalogue: Path) -> None:
     context = context_of(with_catalogue(str(catalogue)))
     catalogue.unlink() if text is None else catalogue.write_text(text)
-    outcome = said(candidate_of, context, "/lhcb/one")
+    outcome = said(context, "/lhcb/one")
     assert isinstance(outcome, Hold)
     assert str(catalogue) in outcome.reason
 
 
-def test_without_a_catalogue_the_job_waits_for_one(candidate_of: Make, context_of: MakeContext) -> None:
-    assert isinstance(said(candidate_of, context_of(SITES), "/lhcb/one"), Hold)
+def test_without_a_catalogue_the_job_waits_for_one() -> None:
+    assert isinstance(said(context_of(SITES), "/lhcb/one"), Hold)
 
 
 class Plugin:
@@ -118,12 +110,12 @@ class Plugin:
         return {file: frozenset({self.argument}) for file in files}
 
 
-def test_a_plug_in_is_named_before_a_colon(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_plug_in_is_named_before_a_colon() -> None:
     context = context_of(with_catalogue("mine:A.B.ch"), {"mine": Plugin})
-    outcome = said(candidate_of, context, "/lhcb/x")
+    outcome = said(context, "/lhcb/x")
     assert isinstance(outcome, Done)
     assert outcome.candidate.replicas == {frozenset({"A.B.ch"})}
-    away = said(candidate_of, context_of(with_catalogue("mine:away"), {"mine": Plugin}), "/lhcb/x")
+    away = said(context_of(with_catalogue("mine:away"), {"mine": Plugin}), "/lhcb/x")
     assert away == Hold(reason="the replica catalogue does not answer: no answer")
 
 

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -8,9 +7,7 @@ from optimizers.chain.chain import ChainContext, Done, Failed, Hold, JobContext,
 from optimizers.steps.job_scheduling import job_scheduling
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass, round_to_segment
-
-Make = Callable[..., JobContext]
-MakeContext = Callable[..., ChainContext]
+from tests.support.factories.chain_contexts import candidate_of, context_of
 
 GRID = """
 Resources:
@@ -42,7 +39,7 @@ def test_cpu_time_is_rounded_up_to_a_segment(cpu_time: int, expected: int) -> No
     assert round_to_segment(cpu_time, segments) == expected
 
 
-def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext) -> None:
+def test_the_segments_are_configured() -> None:
     context = context_of(
         "Operations: {Defaults: {JobScheduling: {taskQueueCPUTimeIntervals: [1020, 399600]}}}"
     )
@@ -65,32 +62,19 @@ def test_the_segments_are_configured(candidate_of: Make, context_of: MakeContext
         ({"Tags": ["8Processors"], "NumberOfProcessors": 1}, 1, 1, {"8Processors"}),
         ({"Tags": ["MultiProcessor"]}, 1, 1, {"MultiProcessor"}),
         ({"Tags": ["WholeNode"]}, 1, None, {"WholeNode"}),
+        ({"Tags": "wholenode"}, 1, None, {"wholenode"}),
     ],
 )
 def test_cores_are_numbers_and_tags(
-    raw: dict[str, object],
-    minimum: int,
-    maximum: int | None,
-    tags: set[str],
-    candidate_of: Make,
-    context_of: MakeContext,
+    raw: dict[str, object], minimum: int, maximum: int | None, tags: set[str]
 ) -> None:
     context = context_of()
     found = asked(candidate_of(context, **raw), context)
     assert (found.processors_min, found.processors_max, found.tags) == (minimum, maximum, tags)
+    assert found.whole_node == ("wholenode" in {tag.lower() for tag in tags})
 
 
-@pytest.mark.parametrize(
-    ("raw", "whole"), [({}, False), ({"WholeNode": True}, True), ({"Tags": "wholenode"}, True)]
-)
-def test_a_whole_node_is_asked_for_by_name_or_by_tag(
-    raw: dict[str, object], whole: bool, candidate_of: Make, context_of: MakeContext
-) -> None:
-    context = context_of()
-    assert asked(candidate_of(context, **raw), context).whole_node == whole
-
-
-def test_memory_gpus_type_and_ces_are_passed_on(candidate_of: Make, context_of: MakeContext) -> None:
+def test_memory_gpus_type_and_ces_are_passed_on() -> None:
     context = context_of()
     raw = {
         "MinRAM": 2000,
@@ -103,14 +87,10 @@ def test_memory_gpus_type_and_ces_are_passed_on(candidate_of: Make, context_of: 
     found = asked(candidate_of(context, **raw), context)
     assert (found.min_ram, found.max_ram, found.min_ram_per_core, found.gpus) == (2000, 4000, 1000, 2)
     assert (found.job_types, found.grid_ces) == ({"User"}, {"x", "y"})
-
-
-def test_any_ce_is_no_condition(candidate_of: Make, context_of: MakeContext) -> None:
-    context = context_of()
     assert asked(candidate_of(context, GridCE=["Any", "x"]), context).grid_ces == frozenset()
 
 
-def test_the_class_has_the_platforms_that_are_stated(candidate_of: Make, context_of: MakeContext) -> None:
+def test_the_class_has_the_platforms_that_are_stated() -> None:
     context = context_of(GRID)
     assert asked(candidate_of(context, Platform="el7"), context).platforms == {"el7"}
     assert asked(candidate_of(context, Platform="el9"), context).platforms == {"el9"}
@@ -130,12 +110,7 @@ def test_the_class_has_the_platforms_that_are_stated(candidate_of: Make, context
     ],
 )
 def test_sites_are_the_jobs_list_minus_what_it_bans(
-    raw: dict[str, object],
-    sites: set[str],
-    banned: set[str],
-    shown: str,
-    candidate_of: Make,
-    context_of: MakeContext,
+    raw: dict[str, object], sites: set[str], banned: set[str], shown: str
 ) -> None:
     context = context_of(GRID)
     found = scheduled(candidate_of(context, **raw), context)
@@ -144,7 +119,7 @@ def test_sites_are_the_jobs_list_minus_what_it_bans(
     assert found.site == shown
 
 
-def test_a_job_that_bans_all_its_sites_is_impossible(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_job_that_bans_all_its_sites_is_impossible() -> None:
     context = context_of(GRID)
     candidate = candidate_of(context, Site="A.B.ch")  # as 1.0 accepted it, with the other keyword
     both = replace(
@@ -155,9 +130,7 @@ def test_a_job_that_bans_all_its_sites_is_impossible(candidate_of: Make, context
     assert outcome.reason.startswith("Impossible site requirement")
 
 
-def test_unknown_sites_fail_where_the_configuration_insists(
-    candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_unknown_sites_fail_where_the_configuration_insists() -> None:
     context = context_of(GRID + "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n")
     outcome = job_scheduling(candidate_of(context, Site=["A.B.ch", "A.B.cn"]), context)
     assert outcome == Failed(reason="unknown site A.B.cn, did you mean A.B.ch?")
@@ -173,7 +146,7 @@ Resources:
 INSISTS = "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n"
 
 
-def test_a_job_fails_only_if_none_of_its_sites_is_open(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_job_fails_only_if_none_of_its_sites_is_open() -> None:
     context = context_of(CLOSED + INSISTS)
     closed = candidate_of(context, Site=["C.D.ch", "E.F.ch"])
     outcome = job_scheduling(closed, context)
@@ -185,7 +158,7 @@ def test_a_job_fails_only_if_none_of_its_sites_is_open(candidate_of: Make, conte
     assert isinstance(job_scheduling(candidate_of(patient, Site=["C.D.ch"]), patient), Done)
 
 
-def test_a_ban_closes_a_site_to_all_but_tests(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_ban_closes_a_site_to_all_but_tests() -> None:
     context = replace(context_of(CLOSED + INSISTS), banned_sites=frozenset({"a.b.ch"}))
     assert isinstance(job_scheduling(candidate_of(context, Site=["a.B.ch"]), context), Failed)
     assert isinstance(job_scheduling(candidate_of(context, Site=["A.B.ch"], JobType="Test"), context), Done)
@@ -195,7 +168,7 @@ def test_a_ban_closes_a_site_to_all_but_tests(candidate_of: Make, context_of: Ma
     assert outcome.reason.startswith("impossible_input_data_site: A.B.ch")
 
 
-def test_a_job_goes_only_where_its_data_are(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_job_goes_only_where_its_data_are() -> None:
     context = context_of(GRID)
     both, there = frozenset({"A.B.ch", "C.D.ch"}), frozenset({"C.D.ch"})
     with_data = replace(candidate_of(context), replicas=frozenset({both}))
@@ -216,37 +189,31 @@ def with_pool(candidate: JobContext) -> JobContext:
     return replace(candidate, pool=ResolvedPool(pool_id="f" * 64, requirements=requirements, canonical=""))
 
 
-def test_the_pool_is_part_of_the_class(candidate_of: Make, context_of: MakeContext) -> None:
+def test_the_pool_is_part_of_the_class() -> None:
     context = context_of(GRID)
     assert asked(with_pool(candidate_of(context)), context).submit_pool == "f" * 64
 
 
-def test_the_sites_of_today_are_not_written_into_the_class(
-    candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_the_sites_of_today_are_not_written_into_the_class() -> None:
     context = context_of(GRID + "Operations: {Defaults: {JobScheduling: {NarrowSites: true}}}\n")
     assert asked(with_pool(candidate_of(context)), context).sites == set()
 
 
 @pytest.mark.parametrize(("reschedules", "seconds"), [(1, 60), (2, 180), (3, 300), (4, 600), (9, 600)])
-def test_a_rescheduled_job_waits_longer_each_time(
-    reschedules: int, seconds: int, candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_a_rescheduled_job_waits_longer_each_time(reschedules: int, seconds: int) -> None:
     context = context_of()
     outcome = job_scheduling(candidate_of(context, reschedules=reschedules), context)
     assert isinstance(outcome, Hold)
     assert outcome.delay == timedelta(seconds=seconds)
 
 
-def test_a_rescheduled_job_without_a_delay_goes_on_at_once(
-    candidate_of: Make, context_of: MakeContext
-) -> None:
+def test_a_rescheduled_job_without_a_delay_goes_on_at_once() -> None:
     context = context_of("Operations: {Defaults: {JobScheduling: {RescheduleDelays: [0, 60]}}}")
     assert isinstance(job_scheduling(candidate_of(context, reschedules=1), context), Done)
     assert isinstance(job_scheduling(candidate_of(context, reschedules=2), context), Hold)
 
 
-def test_a_delay_is_waited_for_once(candidate_of: Make, context_of: MakeContext) -> None:
+def test_a_delay_is_waited_for_once() -> None:
     context = context_of()
     waited = candidate_of(context, reschedules=2, held_by="JobScheduling")
     assert isinstance(job_scheduling(waited, context), Done)

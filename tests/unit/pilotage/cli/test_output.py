@@ -9,16 +9,8 @@ import typer
 from rich.console import Console
 
 from pilotage.cli import application, output
-from pilotage.cli.commands import job_show
 from pilotage.cli.errors import harmless
 from pilotage.fabric.cycle_summaries import DirectorSummary
-
-
-def printed(renderable: object) -> str:
-    console = Console(file=io.StringIO(), width=200)
-    console.print(renderable)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -85,30 +77,6 @@ def test_a_status_is_coloured_on_a_terminal() -> None:
     assert isinstance(console.file, io.StringIO)
     assert "\x1b[31mFailed" in console.file.getvalue()
     assert "[red]x" in console.file.getvalue()
-
-
-def test_an_explanation_names_every_reason_and_what_holds_the_job_back_now() -> None:
-    found = {
-        "job_id": 7,
-        "status": "Waiting",
-        "eligible_queues": 0,
-        "candidate_queues": 3,
-        "reasons": [
-            {
-                "requirement": "Memory",
-                "wanted": "at least 9000 MB",
-                "excluded": 3,
-                "only_this": 2,
-                "example": {"queue": "A/b/c", "has": "4000"},
-            },
-            {"requirement": "OS", "wanted": "el9", "excluded": 1, "only_this": 0, "example": None},
-        ],
-        "changes": [{"change": "Memory = 4000", "gains": 2, "example": "A/b/c"}],
-        "now": ["no eligible queue"],
-    }
-    text = printed(job_show.explain_job(found))
-    for said in ("0 of 3", "Memory", "A/b/c", "4000", "OS", "Memory = 4000", "no eligible queue"):
-        assert said in text
 
 
 def test_text_gives_no_orders_to_the_terminal() -> None:

@@ -36,6 +36,41 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServiceClient, "plan_submission", plan)
 
 
+class Answers:
+    """Answers of a service in turn, errors among them, and what was requested."""
+
+    def __init__(self, *answers: object) -> None:
+        self.left = list(answers)
+        self.requested: list[tuple[str, str, Any]] = []
+
+    def call(self, _: object, method: str, path: str, **more: Any) -> Any:
+        self.requested.append((method, path.partition("?")[0], more.get("params") or more.get("json")))
+        if isinstance(found := self.left.pop(0), BaseException):
+            raise found
+        return found
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answers]:
+    """Let the service answer so, in turn."""
+
+    def begin(*answers: object) -> Answers:
+        service = Answers(*answers)
+        monkeypatch.setattr(ServiceClient, "_call", lambda *words, **more: service.call(*words, **more))
+        return service
+
+    return begin
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A client of a service that tests make up; commands find it, too."""
+    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
+    with Client() as client:
+        yield client
+
+
 ROW = {
     "job_id": 7, "vo": "cms", "owner": "ann", "status": "Done", "minor_status": "", "site": "LCG.A.org",
     "job_name": "<b>", "submitted_at": datetime(2026, 1, 1, tzinfo=UTC).isoformat(), "waited": {},
@@ -170,27 +205,18 @@ def test_each_command_for_jobs_is_a_method_of_both_clients(command: str) -> None
 
 @pytest.mark.parametrize("change", JOB_VERBS, ids=attrgetter("name"))
 def test_command_and_methods_of_a_change_follow_from_its_definition(
-    change: JobVerb, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    change: JobVerb, answer: Callable[..., Answers], client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent: list[object] = []
-
-    def answer(_: object, method: str, path: str, *, json: object, **_more: object) -> dict[str, Any]:
-        sent.append((method, path, json))
-        return {"job_ids": [7], "refused": [{"job_id": 8, "reason": "job 8 is Failed"}]}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
-        monkeypatch.setenv(name, value)
+    service = answer(*[{"job_ids": [7], "refused": [{"job_id": 8, "reason": "job 8 is Failed"}]}] * 3)
     values: dict[str, Any] = {"set": {"Memory": 6000, "GPUs": None, "OS": "el9"}} if change.sets else {}
     words = ["--set", "Memory=6000", "--set", "GPUs=", "--set", "OS=el9"] if change.sets else []
-    with Client() as client:
-        ids = getattr(client, change.name)(7, 8, **values)
+    ids = getattr(client, change.name)(7, 8, **values)
     assert (ids, ids.refused) == ([7], {8: "job 8 is Failed"})
     assert asyncio.run(getattr(AsyncClient(), change.name)(7, 8, **values)) == [7]
     with pytest.raises(SystemExit, match="1"):
         main(["job", change.name, "7-8", *words])
     ids_sent = [7, 8] if change.makes_jobs else "7,8"
-    assert sent == [("POST", f"/jobs/{change.name}", {"ids": ids_sent, **values})] * 3
+    assert service.requested == [("POST", f"/jobs/{change.name}", {"ids": ids_sent, **values})] * 3
     shown = capsys.readouterr()
     expected = "7\n" if change.makes_jobs else f"{change.done} 1: 7\n"
     assert (shown.out, shown.err) == (expected, "pilotage: job 8 is Failed\n")
@@ -200,21 +226,15 @@ def test_command_and_methods_of_a_change_follow_from_its_definition(
         assert getattr(each, change.name).__doc__.startswith(change.summary)
 
 
-def test_jobs_are_copied_by_filters_whose_copies_pass_them_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_copied_by_filters_whose_copies_pass_them_too(
+    answer: Callable[..., Answers], client: Client
+) -> None:
     """The ids are found first: a request by filters, repeated, would copy the copies."""
-    asked: list[object] = []
-
-    def answer(_: object, method: str, path: str, **more: Any) -> dict[str, Any]:
-        asked.append((method, path.partition("?")[0], more.get("params") or more["json"]))
-        if method == "GET":
-            return {"jobs": [{"job_id": 8}, {"job_id": 7}], "next": None}
-        return {"job_ids": [9, 10], "refused": [], "warnings": ["job 9: no queue"]}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client:
-        copies = client.resubmit(status="Failed")
+    found = {"jobs": [{"job_id": 8}, {"job_id": 7}], "next": None}
+    service = answer(found, {"job_ids": [9, 10], "refused": [], "warnings": ["job 9: no queue"]})
+    copies = client.resubmit(status="Failed")
     assert (copies, copies.warnings) == ([9, 10], ["job 9: no queue"])
-    assert asked == [
+    assert service.requested == [
         ("GET", "/jobs", {"status": "Failed", "limit": "1000"}),
         ("POST", "/jobs/resubmit", {"ids": [7, 8]}),
     ]
@@ -241,68 +261,46 @@ def test_a_service_of_1_0_copies_one_job_at_a_time(monkeypatch: pytest.MonkeyPat
 
 
 def test_nothing_is_copied_twice_where_services_of_two_releases_answer(
-    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[..., Answers], client: Client
 ) -> None:
-    asked: list[str] = []
-
-    def answer(_: object, _method: str, path: str, **_more: object) -> dict[str, Any]:
-        asked.append(path)
-        if len(asked) > 1:
-            raise ApiError("no such route", status=405, code="method_not_allowed", details={})
-        return {"job_ids": [*range(5001, 6001)], "warnings": [], "refused": []}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    message = "no such route; new jobs: 5001-6000; not tried: 1001-1500"
-    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ApiError, match=message):
+    service = answer(
+        {"job_ids": [*range(5001, 6001)], "warnings": [], "refused": []},
+        ApiError("no such route", status=405, code="method_not_allowed", details={}),
+    )
+    with pytest.raises(ApiError, match="no such route; new jobs: 5001-6000; not tried: 1001-1500"):
         client.resubmit(*range(1, 1501))
-    assert asked == ["/jobs/resubmit"] * 2
+    assert [path for _, path, _ in service.requested] == ["/jobs/resubmit"] * 2
 
 
 @pytest.mark.parametrize(("status", "message"), [(405, "no such route"), (401, "expired"), (429, "too many")])
 def test_a_refusal_after_a_lost_answer_proves_nothing_about_the_first_request(
-    monkeypatch: pytest.MonkeyPatch, status: int, message: str
+    answer: Callable[..., Answers], client: Client, status: int, message: str
 ) -> None:
     """During an upgrade the process that stored the copies may be another one than that which refuses."""
-    asked: list[str] = []
-
-    def answer(_: object, _method: str, path: str, **_more: object) -> dict[str, Any]:
-        asked.append(path)
-        if len(asked) == 1:
-            raise ServiceAway("no answer in time")
-        raise ApiError(message, status=status, code="refused", details={})
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
+    refusal = ApiError(message, status=status, code="refused", details={})
+    service = answer(ServiceAway("no answer in time"), refusal)
     told = rf"^no answer in time; sent again, the request was refused: {message}"
-    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ServiceAway, match=told) as broken:
+    with pytest.raises(ServiceAway, match=told) as broken:
         client.resubmit(*range(1, 1501))
-    assert asked == ["/jobs/resubmit"] * 2
+    assert [path for _, path, _ in service.requested] == ["/jobs/resubmit"] * 2
     assert "may be copied or not: 1-1000; not tried: 1001-1500" in str(broken.value)
 
 
 @pytest.mark.usefixtures("planned")
 def test_a_submission_returns_its_warnings_and_prints_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[..., Answers], client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answers: list[dict[str, Any] | Exception] = [
+    answer(
         {"job_ids": [5], "warnings": ["job 5: no queue"]},
         {"job_ids": [6], "warnings": ["job 6: no queue"], "refused": []},
         {"job_ids": [7], "warnings": []},
         ApiError("too many", status=429, code="too_many_requests", details={"retry_after": 3}),
-    ]
-
-    def answer(*_: object, **_more: object) -> dict[str, Any]:
-        if isinstance(found := answers.pop(0), Exception):
-            raise found
-        return found
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client:
-        ids = client.submit({"Executable": "/bin/true"})
-        copies = client.resubmit(5)
-        with pytest.raises(
-            ApiError, match=r"too many; submit .* key mine: .*; 1 job submitted before: 7"
-        ) as broken:
-            client.submit({"Executable": "/bin/true"}, count=1500, patience=0, idempotency_key="mine")
+    )
+    ids = client.submit({"Executable": "/bin/true"})
+    copies = client.resubmit(5)
+    message = r"too many; submit .* key mine: .*; 1 job submitted before: 7"
+    with pytest.raises(ApiError, match=message) as broken:
+        client.submit({"Executable": "/bin/true"}, count=1500, patience=0, idempotency_key="mine")
     assert (ids, ids.warnings) == ([5], ["job 5: no queue"])
     assert (copies, copies.warnings) == ([6], ["job 6: no queue"])
     assert broken.value.details == {"retry_after": 3, "job_ids": [7], "idempotency_key": "mine"}
@@ -313,30 +311,17 @@ def test_a_submission_returns_its_warnings_and_prints_nothing(
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), FileNotFoundError(2, "No such file", "big.tar")], ids=repr
 )
+@pytest.mark.parametrize("stored", [2000, 0])
 def test_jobs_that_are_stored_before_any_exception_are_in_its_note(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[..., Answers], client: Client, error: BaseException, stored: int
 ) -> None:
-    def send(client: Client) -> object:
-        return client.submit({"Executable": "/bin/true"}, count=2500)
-
+    parts = [[*range(first, first + 1000)] for first in range(1000, 1000 + stored, 1000)]
     broken = copy(error)
-    answers = [[*range(1000, 2000)], [*range(2000, 3000)]]
-
-    def answer(*_: object, **_more: object) -> dict[str, Any]:
-        if not answers:
-            raise broken
-        return {"job_ids": answers.pop(0), "warnings": []}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client:
-        with pytest.raises(type(error)):
-            send(client)
-        assert broken.__notes__[-1] == "2,000 jobs submitted before: 1000-2999"
-        answers.clear()
-        broken = copy(error)
-        with pytest.raises(type(error)):
-            send(client)
-    assert not any("submitted before" in note for note in getattr(broken, "__notes__", ()))
+    answer(*({"job_ids": ids, "warnings": []} for ids in parts), broken)
+    with pytest.raises(type(error)):
+        client.submit({"Executable": "/bin/true"}, count=2500)
+    notes = [note for note in getattr(broken, "__notes__", ()) if "submitted before" in note]
+    assert notes == (["2,000 jobs submitted before: 1000-2999"] if stored else [])
 
 
 def test_jobs_are_waited_for_by_filters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -387,19 +372,15 @@ def test_a_submission_whose_answer_is_lost_is_repeated_once_with_its_key(
     assert seen == [("/jobs", "k")] * 2 + [("/jobs/resubmit", "l")] * 2
 
 
-def test_the_requests_for_many_jobs_go_on_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [{"job_ids": [9, 8], "refused": [], "next": 8}, {"job_ids": [5], "refused": [], "next": None}]
-    sent: list[object] = []
-
-    def answer(_: object, method: str, path: str, *, json: object) -> dict[str, Any]:
-        sent.append((method, path, json))
-        return answers[len(sent) - 1]
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client:
-        assert client.kill(owner="ada") == [9, 8, 5]
+def test_the_requests_for_many_jobs_go_on_until_none_is_left(
+    answer: Callable[..., Answers], client: Client
+) -> None:
+    service = answer(
+        {"job_ids": [9, 8], "refused": [], "next": 8}, {"job_ids": [5], "refused": [], "next": None}
+    )
+    assert client.kill(owner="ada") == [9, 8, 5]
     path = "POST", "/jobs/kill"
-    assert sent == [(*path, {"owner": "ada"}), (*path, {"owner": "ada", "after": 8})]
+    assert service.requested == [(*path, {"owner": "ada"}), (*path, {"owner": "ada", "after": 8})]
 
 
 _REFUSED = ApiError(
@@ -419,21 +400,16 @@ _REFUSED = ApiError(
     ],
 )
 def test_a_change_that_breaks_off_names_what_was_done(
-    error: ServiceAway | ApiError, message: str, uncertain: range, monkeypatch: pytest.MonkeyPatch
+    answer: Callable[..., Answers],
+    client: Client,
+    error: ServiceAway | ApiError,
+    message: str,
+    uncertain: range,
 ) -> None:
     """The same in the command, which calls the same method."""
     refused = [{"job_id": 1, "reason": "job 1 is Done; it cannot become Killed"}]
-    sent = 0
-
-    def answer(_: object, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
-        nonlocal sent
-        sent += 1
-        if sent == 2:
-            raise error
-        return {"job_ids": [int(each) for each in json["ids"].split(",")[1:]], "refused": refused}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(type(error)) as broken:
+    answer({"job_ids": [*range(2, 1001)], "refused": refused}, error)
+    with pytest.raises(type(error)) as broken:
         client.kill(*range(1, 2501))
     assert str(broken.value) == f"{error}; changed: 2-1000; refused: 1; {message}"
     details = broken.value.details
@@ -444,28 +420,19 @@ def test_a_change_that_breaks_off_names_what_was_done(
         assert (broken.value.status, broken.value.retry_after, details["retry_after"]) == (429, 3, 3)
 
 
-def test_a_change_by_filters_that_breaks_off_names_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [{"job_ids": [9, 8], "refused": [], "next": 8}]
-
-    def answer(_: object, _method: str, _path: str, **_body: object) -> dict[str, Any]:
-        if not answers:
-            raise ServiceAway("no answer")
-        return answers.pop()
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with (
-        Client("http://127.0.0.1:9", "x") as client,
-        pytest.raises(ServiceAway, match="changed: 8-9; others"),
-    ):
+def test_a_change_by_filters_that_breaks_off_names_what_was_done(
+    answer: Callable[..., Answers], client: Client
+) -> None:
+    answer({"job_ids": [9, 8], "refused": [], "next": 8}, ServiceAway("no answer"))
+    with pytest.raises(ServiceAway, match="changed: 8-9; others"):
         client.kill(owner="ada")
 
 
-def test_an_error_of_the_only_request_says_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(*_: object, **_body: object) -> None:
-        raise ServiceAway("no answer")
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    with Client("http://127.0.0.1:9", "x") as client, pytest.raises(ServiceAway, match=r"^no answer$"):
+def test_an_error_of_the_only_request_says_nothing_else(
+    answer: Callable[..., Answers], client: Client
+) -> None:
+    answer(ServiceAway("no answer"))
+    with pytest.raises(ServiceAway, match=r"^no answer$"):
         client.kill(1, 2, 3)
 
 
@@ -527,45 +494,29 @@ def test_a_service_that_goes_away_is_waited_for(wait: Callable[[_Restarting], Ma
 
 
 def test_ctrl_c_in_a_change_names_what_was_done(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[..., Answers], client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent: list[str] = []
-
-    def answer(_: object, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
-        if sent:
-            raise KeyboardInterrupt
-        sent.append(json["ids"])
-        return {"job_ids": [int(each) for each in json["ids"].split(",")], "refused": []}
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    monkeypatch.setenv("PILOTAGE_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("PILOTAGE_TOKEN", "x")
     told = "changed: 1-1000; may be changed or not: 1001-2000; not tried: 2001-2500"
-    with Client() as client, pytest.raises(KeyboardInterrupt) as broken:
+    done = {"job_ids": [*range(1, 1001)], "refused": []}
+    answer(done, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt) as broken:
         client.kill(*range(1, 2501))
     assert broken.value.__notes__ == [told]
-    sent.clear()
+    answer(done, KeyboardInterrupt())
     with pytest.raises(SystemExit, match="130"):
         main(["job", "kill", "1-2500"])
     assert capsys.readouterr().err == f"pilotage: {told}\n"
 
 
-#: Rows of a summary of jobs.
-_ROWS = [
-    {"status": "Waiting", "owner": "ada", "count": 21},
-    {"status": "Failed", "owner": "ada", "count": 3},
-    {"status": "Running", "owner": "bob", "count": 1},
-]
-
-
-def _answer_counts(sent: list[str]) -> Callable[..., dict[str, Any]]:
-    def answer(_: object, method: str, path: str, **_more: object) -> dict[str, Any]:
-        sent.append(f"{method} {path}")
-        if method == "GET":
-            return {"summary": _ROWS, "unknown": []}
-        return {"job_ids": [7], "refused": [], "next": None}
-
-    return answer
+#: A summary of jobs.
+COUNTS = {
+    "summary": [
+        {"status": "Waiting", "owner": "ada", "count": 21},
+        {"status": "Failed", "owner": "ada", "count": 3},
+        {"status": "Running", "owner": "bob", "count": 1},
+    ],
+    "unknown": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -576,66 +527,51 @@ def _answer_counts(sent: list[str]) -> Callable[..., dict[str, Any]]:
         (["--yes"], "", None),
     ],
 )
+@pytest.mark.usefixtures("client")
 def test_changes_by_filters_ask_on_a_terminal(
     words: list[str],
     typed: str,
     expected: str | None,
+    answer: Callable[..., Answers],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(ServiceClient, "_call", _answer_counts(sent))
+    killed = {"job_ids": [7], "refused": [], "next": None}
+    service = answer(*([COUNTS] if expected else []), killed)
     monkeypatch.setattr(output, "is_interactive", lambda: True)
     monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
-        monkeypatch.setenv(name, value)
     is_wanted = typed != "\n"
     with pytest.raises(SystemExit, match="0" if is_wanted else "1"):
         main(["job", "kill", "--group", "scan", *words])
-    assert ("POST /jobs/kill" in sent) == is_wanted
+    assert (service.left == []) == is_wanted
     shown = capsys.readouterr()
     assert (expected or "") in shown.err + shown.out
     assert ("?" in shown.err + shown.out) == (expected is not None)
 
 
+@pytest.mark.usefixtures("client")
 def test_a_dry_run_counts_the_jobs_that_would_change_and_changes_none(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[..., Answers], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent: list[str] = []
-    monkeypatch.setattr(ServiceClient, "_call", _answer_counts(sent))
-    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
-        monkeypatch.setenv(name, value)
+    service = answer(COUNTS)
     with pytest.raises(SystemExit, match="0"):
         main(["job", "hold", "--group", "scan", "--dry-run"])
     assert capsys.readouterr().out == "Would hold 21 jobs of ada (21 Waiting)\n"
-    assert sent == ["GET /jobs/summary"]
+    assert [each[:2] for each in service.requested] == [("GET", "/jobs/summary")]
 
 
+@pytest.mark.usefixtures("client")
 def test_a_dry_run_with_values_names_what_is_refused_and_what_no_queue_would_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    answer: Callable[..., Answers], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sent: list[str] = []
-    count = _answer_counts(sent)
-
-    def answer(client: ServiceClient, method: str, path: str, **more: Any) -> Any:
-        if path != "/jobs/edit":
-            return count(client, method, path, **more)
-        assert more["json"] == {"job_group": "scan", "set": {"Priority": 99}, "dry_run": True}
-        refused = [{"job_id": 7, "reason": "Priority: 99 is too large"}]
-        return {
-            "job_ids": [],
-            "refused": refused,
-            "next": None,
-            "unknown": [],
-            "warnings": ["job 8: no queue"],
-        }
-
-    monkeypatch.setattr(ServiceClient, "_call", answer)
-    for name, value in {"PILOTAGE_URL": "http://127.0.0.1:9", "PILOTAGE_TOKEN": "x"}.items():
-        monkeypatch.setenv(name, value)
+    refused = [{"job_id": 7, "reason": "Priority: 99 is too large"}]
+    edited = {"job_ids": [], "refused": refused, "next": None, "unknown": [], "warnings": ["job 8: no queue"]}
+    service = answer(COUNTS, edited)
     with pytest.raises(SystemExit, match="1"):
         main(["job", "edit", "--group", "scan", "--set", "Priority=99", "--dry-run"])
     shown = capsys.readouterr()
     assert shown.out == "Would edit 21 jobs of ada (21 Waiting), but for 1 that it refuses\n"
     assert "job 7: Priority: 99 is too large" in shown.err
     assert "job 8: no queue" in shown.err
+    body = {"job_group": "scan", "set": {"Priority": 99}, "dry_run": True}
+    assert service.requested[1:] == [("POST", "/jobs/edit", body)]

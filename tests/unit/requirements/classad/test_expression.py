@@ -292,29 +292,8 @@ LITERALS = st.sampled_from(["true", "FALSE", "undefined", "Error"])
 ATOMS = NUMBERS | TEXTS | NAMES | LITERALS
 OPERATORS = st.sampled_from(
     [
-        "||",
-        "&&",
-        "|",
-        "^",
-        "&",
-        "==",
-        "!=",
-        "=?=",
-        "=!=",
-        "is",
-        "isnt",
-        "<",
-        "<=",
-        ">",
-        ">=",
-        "<<",
-        ">>",
-        ">>>",
-        "+",
-        "-",
-        "*",
-        "/",
-        "%",
+        *("||", "&&", "|", "^", "&", "==", "!=", "=?=", "=!=", "is", "isnt", "<", "<=", ">", ">="),
+        *("<<", ">>", ">>>", "+", "-", "*", "/", "%"),
     ]
 )
 CALLS = st.sampled_from(["isUndefined({})", "size({})", "member(1, {})", "ifThenElse({}, 1, 2)", "{{{}, 1}}"])
@@ -379,38 +358,9 @@ def test_expressions_of_one_pool_are_true_of_the_same(text: str) -> None:
 
 WORDS = st.sampled_from(
     [
-        "other.x",
-        "TARGET",
-        "MY.y",
-        "1",
-        "2.5",
-        '"t"',
-        "(",
-        ")",
-        "&&",
-        "||",
-        "?",
-        ":",
-        "==",
-        "<",
-        "-",
-        "!",
-        ".",
-        "is",
-        "member(",
-        "regexp(",
-        "time(",
-        "{",
-        "}",
-        ",",
-        "[",
-        "]",
-        "true",
-        "error",
-        "'q'",
-        "=",
-        ";",
-        "'",
+        *("other.x", "TARGET", "MY.y", "1", "2.5", '"t"', "(", ")", "&&", "||", "?", ":", "==", "<", "-"),
+        *("!", ".", "is", "member(", "regexp(", "time(", "{", "}", ",", "[", "]", "true", "error", "'q'"),
+        *("=", ";", "'"),
     ]
 )
 

@@ -112,7 +112,7 @@ def test_nothing_weighs_less_than_the_floor() -> None:
 
 def test_work_that_is_split_by_site_or_memory_weighs_as_much_as_unsplit_everywhere() -> None:
     """DIRAC gives each part the sum, too. What it makes of that where several parts fit, several times
-    the share, is a defect: the lottery divides (see test_lottery)."""
+    the share, is a defect: the lottery divides (see test_sampling)."""
     parts = [
         replace(ANY, sites=frozenset({"A.B.ch"}), min_ram=2000),
         replace(ANY, sites=frozenset({"C.D.ch"}), max_ram=4000),

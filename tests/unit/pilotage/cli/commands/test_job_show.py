@@ -19,7 +19,16 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
         "eligible_queues": 0,
         "candidate_queues": 3,
         "sites": ["LCG.A.org", "LCG.B.org"],
-        "reasons": [],
+        "reasons": [
+            {
+                "requirement": "Memory",
+                "wanted": "at least 9000 MB",
+                "excluded": 3,
+                "only_this": 2,
+                "example": {"queue": "A/b/c", "has": "4000"},
+            },
+            {"requirement": "OS", "wanted": "el9", "excluded": 1, "only_this": 0, "example": None},
+        ],
         "changes": [{"change": "lower [it]", "gains": 2, "example": "A/b/c"}],
         "left_out": ["not every change was tried"],
         "now": ["no eligible queue"],
@@ -28,6 +37,9 @@ def test_a_description_that_was_not_submitted_is_told_with_what_helps():
     assert "Not submitted: 0 of 3 queues are eligible." in text
     assert "Sites with an eligible queue: LCG.A.org, LCG.B.org" in text
     assert "lower [it]" in text
+    [memory] = (line.split() for line in text.splitlines() if line.strip().startswith("Memory"))
+    assert memory == ["Memory", "at", "least", "9000", "MB", "3", "2", "A/b/c", "4000"]
+    assert "el9" in text
     assert "Left out: not every change was tried" in text
     assert "At this moment: no eligible queue" in text
 

@@ -14,6 +14,7 @@ from pilotage.fabric.batch.batch_system import (
     Capacity,
     Handle,
     JobCounts,
+    JobReport,
     JobResources,
     State,
     SubmissionRefused,
@@ -69,6 +70,11 @@ def speaking(
     shell = Telling(says)
     areas = WorkAreas(directory="/shared", shell=shell)
     return DialectSystem(areas=areas, flags=flags, dialect=dialect.shipped_dialect(name)), shell
+
+
+def submit(name: str, done: Completed) -> str:
+    """The reference of a job, or what is raised, where the command of a shipped dialect says this."""
+    return speaking(name, qsub=done, bsub=done, sbatch=done)[0].submit(job())
 
 
 def job(**asked: Any) -> BatchJob:
@@ -263,9 +269,8 @@ def test_only_what_is_asked_for_is_said() -> None:
 def test_a_server_that_is_away_is_told_from_one_that_refuses(
     name: str, answer: Completed, error: type[Exception]
 ) -> None:
-    system, _ = speaking(name, qsub=answer, bsub=answer, sbatch=answer)
     with pytest.raises(error, match=STAMP):
-        system.submit(job())
+        submit(name, answer)
 
 
 #: What shipped dialects are answered to a submission, with the reference that it names.
@@ -297,20 +302,14 @@ def test_there_are_answers_of_all_dialects() -> None:
 def test_a_reference_is_found_among_other_lines(name: str, answer: str, reference: str, form: str) -> None:
     if name == "lsf":
         form = form.strip(" ")
-    done = said(form.format(answer))
-    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
-
-    assert system.submit(job()) == reference
+    assert submit(name, said(form.format(answer))) == reference
 
 
 @pytest.mark.parametrize("name", dialect.SHIPPED)
 @pytest.mark.parametrize("lines", ["", "Job 17 was looked at\n", "17 jobs are yours\nqueue 17;\n"])
 def test_a_command_that_ended_well_and_names_no_job_is_uncertain(name: str, lines: str) -> None:
-    done = said(lines)
-    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
-
     with pytest.raises(SubmissionUnread, match="no reference"):
-        system.submit(job())
+        submit(name, said(lines))
 
 
 @pytest.mark.parametrize(
@@ -326,11 +325,8 @@ def test_a_command_that_ended_well_and_names_no_job_is_uncertain(name: str, line
     ],
 )
 def test_a_refusal_is_one_in_words_of_the_site(name: str, reason: str) -> None:
-    done = said(BEFORE.replace("4", "yours"), status=1, stderr=reason)
-    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
-
     with pytest.raises(SubmissionRefused, match=STAMP):
-        system.submit(job())
+        submit(name, said(BEFORE.replace("4", "yours"), status=1, stderr=reason))
 
 
 @pytest.mark.parametrize("name", dialect.SHIPPED)
@@ -350,19 +346,15 @@ def test_a_refusal_is_one_in_words_of_the_site(name: str, reason: str) -> None:
     ],
 )
 def test_a_submission_that_may_have_arrived_is_never_refused(name: str, done: Completed) -> None:
-    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
     with pytest.raises(SubmissionUncertain, match=STAMP):
-        system.submit(job())
+        submit(name, done)
 
 
 @pytest.mark.parametrize(("name", "answer", "_"), ANSWERS)
 def test_a_failure_that_names_a_job_is_uncertain(name: str, answer: str, _: str) -> None:
-    done = said(
-        f"{answer}\n", status=1, stderr="a plug-in: no such partition, denied, a project has to be stated"
-    )
-    system, _ = speaking(name, qsub=done, bsub=done, sbatch=done)
+    reason = "a plug-in: no such partition, denied, a project has to be stated"
     with pytest.raises(SubmissionUncertain, match=STAMP):
-        system.submit(job())
+        submit(name, said(f"{answer}\n", status=1, stderr=reason))
 
 
 def test_a_dialect_that_states_refusals_alone_knows_no_others() -> None:
@@ -422,12 +414,6 @@ def test_a_name_that_is_folded_is_one() -> None:
     system, _ = speaking("pbs", sh=said(folded))
 
     assert system.find([STAMP]) == {STAMP: ("17.head.example.org",)}
-
-
-def test_a_listing_that_breaks_off_says_nothing() -> None:
-    system, _ = speaking("pbs", sh=said(TORQUE[: TORQUE.index("job_state")]))
-    with pytest.raises(BatchSystemAway, match="breaks off"):
-        system.status([Handle(stamp=STAMP)])
 
 
 @pytest.mark.parametrize(
@@ -571,24 +557,23 @@ n5
 """
 
 
-def test_nodes_of_openpbs_have_their_cores_and_those_that_jobs_have() -> None:
-    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(OPENPBS_NODES))
-
-    assert system.capacity()["long"] == Capacity(cores=16, free_cores=5, waiting=5, running=3)
-
-
-def test_a_node_of_torque_that_is_busy_beside_its_job_has_nothing_free() -> None:
-    nodes = NODES.replace("job-exclusive", "job-exclusive,busy")
+@pytest.mark.parametrize(
+    ("nodes", "of_long"),
+    [
+        (NODES, Capacity(cores=12, free_cores=8, waiting=5, running=3)),  # those that are up
+        (
+            # nothing is free where it is busy beside its job
+            NODES.replace("job-exclusive", "job-exclusive,busy"),
+            Capacity(cores=12, free_cores=8, waiting=5, running=3),
+        ),
+        (OPENPBS_NODES, Capacity(cores=16, free_cores=5, waiting=5, running=3)),
+    ],
+)
+def test_queues_of_pbs_share_the_nodes_that_are_up(nodes: str, of_long: Capacity) -> None:
     system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(nodes))
 
-    assert system.capacity()["long"] == Capacity(cores=12, free_cores=8, waiting=5, running=3)
-
-
-def test_queues_of_pbs_share_the_nodes_that_are_up() -> None:
-    system, _ = speaking("pbs", qstat=said(QUEUES), pbsnodes=said(NODES))
-
     assert system.capacity() == {
-        "long": Capacity(cores=12, free_cores=8, waiting=5, running=3),
+        "long": of_long,
         "night": Capacity(cores=0, free_cores=0, waiting=2, running=0),
     }
 
@@ -660,13 +645,6 @@ def test_jobs_and_cores_of_a_hidden_partition_of_slurm_are_seen() -> None:
 
     assert system.find([STAMP]) == {STAMP: ("17",)}
     assert system.capacity().keys() == {"grid"}
-
-
-@pytest.mark.parametrize("end", ["PEND", "", "17|north"])
-def test_a_listing_of_slurm_that_breaks_off_says_nothing(end: str) -> None:
-    system, _ = speaking("slurm", squeue=said(f"16|{STAMP}|{end}"))
-    with pytest.raises(BatchSystemAway, match="breaks off"):
-        system.status([Handle(stamp=STAMP)])
 
 
 def test_what_the_listing_of_slurm_does_not_have_is_looked_for_in_the_accounting() -> None:
@@ -798,10 +776,20 @@ def test_a_listing_of_grid_engine_is_read_and_all_that_is_listed_can_be_ended(
     assert shell.ran[-1] == ["qdel", "17"]
 
 
-@pytest.mark.parametrize("part", [0.5, 0.95])
-def test_a_listing_of_grid_engine_that_breaks_off_says_nothing(part: float) -> None:
-    whole = GRID_ENGINE.format(stamp=STAMP, state="r")
-    system, _ = speaking("gridengine", qstat=said(whole[: int(len(whole) * part)]))
+OF_GRID_ENGINE = GRID_ENGINE.format(stamp=STAMP, state="r")
+
+
+@pytest.mark.parametrize(
+    ("name", "listing"),
+    [
+        ("pbs", TORQUE[: TORQUE.index("job_state")]),
+        *[("slurm", f"16|{STAMP}|{end}") for end in ("PEND", "", "17|north")],
+        *[("gridengine", OF_GRID_ENGINE[: int(len(OF_GRID_ENGINE) * part)]) for part in (0.5, 0.95)],
+    ],
+)
+def test_a_listing_that_breaks_off_says_nothing(name: str, listing: str) -> None:
+    done = said(listing)
+    system, _ = speaking(name, sh=done, squeue=done, qstat=done)
     with pytest.raises(BatchSystemAway, match="breaks off"):
         system.status([Handle(stamp=STAMP)])
 
@@ -823,6 +811,13 @@ exit_status  0
 """
 
 
+def report_of_accounting(told: str) -> JobReport:
+    """Of a job of Grid Engine that the listing has no more."""
+    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
+    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
+    return system.status([Handle(stamp=STAMP)])[STAMP]
+
+
 @pytest.mark.parametrize(
     ("failed", "status", "state"),
     [
@@ -834,10 +829,7 @@ exit_status  0
 )
 def test_the_accounting_of_grid_engine_is_read(failed: str, status: str, state: State) -> None:
     told = ACCOUNTING.format(stamp=STAMP, failed=failed, status=status)
-    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
-    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
-
-    report = system.status([Handle(stamp=STAMP)])[STAMP]
+    report = report_of_accounting(told)
 
     assert (report.state, report.reference) == (state, "17")
     assert report.message == f"failed {failed.strip()} exit_status {status}".replace("  ", " ")
@@ -847,10 +839,7 @@ def test_the_accounting_of_grid_engine_is_read(failed: str, status: str, state: 
 def test_a_job_of_grid_engine_that_never_began_is_not_done(time: str) -> None:
     told = ACCOUNTING.format(stamp=STAMP, failed="0", status="0")
     told = told.replace("Thu Nov 26 10:15:00 2026", time)
-    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
-    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
-
-    report = system.status([Handle(stamp=STAMP)])[STAMP]
+    report = report_of_accounting(told)
 
     assert (report.state, report.message) == (State.FAILED, re.sub(" +", " ", f"start_time {time}"))
 
@@ -866,10 +855,7 @@ def test_a_held_job_of_slurm_waits(letters: str, waiting: int) -> None:
 def test_fields_between_those_of_grid_engine_are_passed_over() -> None:
     told = ACCOUNTING.format(stamp=STAMP, failed="37 : qmaster enforced h_rt limit", status="137")
     told = told.replace("exit_status  137", "deleted_by   NONE\nexit_status  137")
-    empty = re.sub(r"    <job_list.*</job_list>\n", "", GRID_ENGINE, flags=re.DOTALL)
-    system, _ = speaking("gridengine", qstat=said(empty), qacct=said(told))
-
-    report = system.status([Handle(stamp=STAMP)])[STAMP]
+    report = report_of_accounting(told)
 
     assert (report.state, report.reference, report.exit_code) == (State.FAILED, "17", 137)
 

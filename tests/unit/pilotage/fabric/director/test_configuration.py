@@ -17,20 +17,26 @@ def broker(**more: Any) -> dict[str, Any]:
     return {"system": "farm", "queues": {"LCG.A.org/ce1/long": "long", "LCG.A.org/ce1/short": "s"}, **more}
 
 
+def brokered(**more: Any) -> dict[str, Any]:
+    return {"brokers": {"wms": broker(**more)}}
+
+
+def queue(name: str = "A/b/c", system: str = "farm") -> dict[str, Any]:
+    return {"queue": name, "system": system}
+
+
 def said(**more: Any) -> dict[str, Any]:
     return {
         "url": "https://pilotage.example.org",
         "name": "north",
         "vos": {"cms": {"token_file": "/etc/cms.token"}},
-        "systems": {"farm": {"kind": "slurm", "directory": "/shared"}},
+        "systems": {"farm": FARM},
         "queues": [{"queue": "LCG.A.org/ce1/long", "system": "farm", "flags": ["--qos=grid"]}],
         **more,
     }
 
 
 SSH = {"host": "head", "user": "grid", "key": "/k", "known_hosts": "/h"}
-
-
 SCHEDD = {"name": "ce01.x.org", "token_file": "/t"}
 
 
@@ -54,6 +60,10 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
     assert (queue.to_target().batch_queue, queue.to_target().flags) == ("long", ("--qos=grid",))
 
 
+def farm(kind: str, **more: object) -> dict[str, Any]:
+    return {"systems": {"farm": {"kind": kind, "directory": "/a", **more}}}
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -61,76 +71,55 @@ def test_a_batch_queue_is_called_as_the_queue_unless_it_is_named() -> None:
         ({"url": "http://h:99999"}, "url: 'http://h:99999' is not a service address such as"),
         ({"pilot_url": "pilotage"}, "pilot_url: 'pilotage' is not a service address such as"),
         ({"poling_time": 5}, "poling_time: unknown setting, did you mean polling_time?"),
+        ({"polling_time": 0}, "polling_time: 0 is not allowed, allowed is more than 0"),
         ({"token_file": "t"}, "token_file: is no setting here, it belongs at vos/…/token_file"),
         ({"batch_queue": "x"}, "batch_queue: is no setting here, it belongs at queues/…/batch_queue"),
         ({"vos": {}}, "vos: {} is not allowed, allowed is a mapping of 1 or more"),
+        ({"queues": []}, "queues, brokers: one of them has to state where pilots are sent"),
+        ({"queues": [queue("long")]}, "queues/0/queue: 'long' is not allowed, allowed is a text that"),
+        ({"queues": [queue(system="fram")]}, "there is no system fram, only farm, did you mean farm?"),
+        ({"queues": [queue()] * 2}, "queues/1/queue: A/b/c is named before"),
+        (farm("slurm", directory="jobs"), "directory: jobs is not absolute"),
+        (farm("local"), "systems/farm/cores: is needed (d.yaml)\nsystems/farm/memory: is needed"),
+        (farm("slrum"), "systems/farm/kind: no such kind of batch system is installed, only "),
+        (farm("command"), "systems/farm/dialect: is needed"),
         (
-            {"queues": [{"queue": "long", "system": "farm"}]},
-            "queues/0/queue: 'long' is not allowed, allowed is a text that",
-        ),
-        (
-            {"queues": [{"queue": "A/b/c", "system": "fram"}]},
-            "there is no system fram, only farm, did you mean farm?",
-        ),
-        ({"queues": [{"queue": "A/b/c", "system": "farm"}] * 2}, "queues/1/queue: A/b/c is named before"),
-        ({"brokers": {"b": broker(flags=["-Mc2"])}}, "brokers/b/flags: -Mc2: only the submission"),
-        ({"systems": {"farm": {"kind": "slurm", "directory": "jobs"}}}, "directory: jobs is not absolute"),
-        (
-            {"systems": {"farm": {"kind": "local", "directory": "/a"}}},
-            "systems/farm/cores: is needed (d.yaml)\nsystems/farm/memory: is needed",
-        ),
-        (
-            {"systems": {"farm": {"kind": "slrum", "directory": "/a"}}},
-            "systems/farm/kind: no such kind of batch system is installed, only ",
-        ),
-        (
-            {"systems": {"farm": {"kind": "command", "directory": "/a"}}},
-            "systems/farm/dialect: is needed",
-        ),
-        (
-            {"systems": {"farm": {"kind": "htcondor", "directory": "/a", "dialect": pbs()}}},
+            farm("htcondor", dialect=pbs()),
             "systems/farm/dialect: only systems of the kind command, gridengine, lsf, pbs, slurm have such",
         ),
         (
-            {"systems": {"farm": {"kind": "pbs", "directory": "/a", "dialect": {"listing": {"comand": []}}}}},
+            farm("pbs", dialect={"listing": {"comand": []}}),
             "systems/farm/dialect/listing/comand: unknown setting, did you mean command?",
         ),
         (
-            {"systems": {"farm": {"kind": "local", "directory": "/a", "cores": 1, "memory": 1, "ssh": SSH}}},
+            farm("local", cores=1, memory=1, ssh=SSH),
             "systems/farm/ssh: only systems of the kind command, gridengine, htcondor, lsf, pbs, slurm have",
         ),
+        (farm("htcondor", schedd={"name": "ce01.x.org"}), "systems/farm/schedd/token_file: is needed"),
         (
-            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": {"name": "ce01.x.org"}}}},
-            "systems/ce/schedd/token_file: is needed",
+            farm("slurm", schedd=SCHEDD),
+            "systems/farm/schedd: only systems of the kind htcondor have such a setting",
         ),
         (
-            {"systems": {"ce": {"kind": "slurm", "directory": "/a", "schedd": SCHEDD}}},
-            "systems/ce/schedd: only systems of the kind htcondor have such a setting",
-        ),
-        (
-            {"systems": {"ce": {"kind": "htcondor", "directory": "/a", "schedd": SCHEDD, "ssh": SSH}}},
+            farm("htcondor", schedd=SCHEDD, ssh=SSH),
             "schedd, ssh: a remote queue manager is entered from this host, not over SSH",
         ),
-        ({"queues": []}, "queues, brokers: one of them has to state where pilots are sent"),
+        ({"brokers": {"b": broker(flags=["-Mc2"])}}, "brokers/b/flags: -Mc2: only the submission"),
         (
             {"brokers": {"w.ms": broker()}},
             "brokers/w.ms/[key]: 'w.ms' is not allowed, allowed is a text that",
         ),
+        (brokered(system="fram"), "brokers/wms/system: there is no system fram, only farm"),
+        (brokered(queues={"A/b/c": "x", "A/b/d": "x"}), "two have the same batch queue"),
         (
-            {"brokers": {"wms": broker(system="fram")}},
-            "brokers/wms/system: there is no system fram, only farm",
-        ),
-        ({"brokers": {"wms": broker(queues={"A/b/c": "x", "A/b/d": "x"})}}, "two have the same batch queue"),
-        (
-            {"brokers": {"wms": broker(queues={"A/b/c": "x,y"})}},
+            brokered(queues={"A/b/c": "x,y"}),
             "brokers/wms/queues/A/b/c: 'x,y' is not allowed, allowed is a text that",
         ),
-        ({"brokers": {"wms": broker(vos=["dune"])}}, "brokers/wms/vos: dune is not in vos"),
+        (brokered(vos=["dune"]), "brokers/wms/vos: dune is not in vos"),
         (
-            {"brokers": {"wms": broker(system="here")}, "systems": {"farm": FARM, "here": HERE}},
+            {**brokered(system="here"), "systems": {"farm": FARM, "here": HERE}},
             "brokers/wms/entry: here takes no list of queues; state which one takes all pilots",
         ),
-        ({"polling_time": 0}, "polling_time: 0 is not allowed, allowed is more than 0"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(more: dict[str, Any], message: str) -> None:

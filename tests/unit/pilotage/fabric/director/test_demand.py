@@ -36,6 +36,7 @@ BROKERED = tuple(
     for vo in VOS
     for queues in (QUEUES, QUEUES[:2], QUEUES[1:2])
 )
+OF_CMS = tuple(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES)
 PARTS = st.sampled_from((1.0, 1 / 2, 1 / 3, 1 / 8))
 
 
@@ -170,7 +171,7 @@ def test_few_places_go_to_those_with_fewest_pilots_and_no_more_than_they_want() 
 
 
 def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
-    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
+    groups = whole(*OF_CMS)
     rooms = {queue: QueueRoom(pilots=100) for queue in QUEUES}
 
     new = decided(DemandSituation(work=[DemandedWork(jobs=12, groups=groups)], rooms=alike(rooms)))
@@ -180,8 +181,8 @@ def test_work_is_counted_once_over_all_queues_that_could_serve_it() -> None:
 
 
 def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None:
-    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
-    there = {TargetGroup(vo="cms", queues=(QUEUES[0],)): 5, TargetGroup(vo="dune", queues=(QUEUES[0],)): 5}
+    groups = whole(*OF_CMS)
+    there = {OF_CMS[0]: 5, TargetGroup(vo="dune", queues=(QUEUES[0],)): 5}
 
     new = decided(
         DemandSituation(
@@ -191,19 +192,19 @@ def test_pilots_on_their_way_are_counted_against_the_work_of_any_queue() -> None
         )
     )
 
-    assert new == {TargetGroup(vo="cms", queues=(QUEUES[1],)): 2}
+    assert new == {OF_CMS[1]: 2}
 
 
 def test_the_queue_with_the_highest_rank_is_filled_first() -> None:
-    groups = whole(*(TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES))
+    groups = whole(*OF_CMS)
     rooms = alike(dict.fromkeys(QUEUES, QueueRoom(pilots=4)))
     work = [DemandedWork(jobs=6, groups=groups, ranks={QUEUES[1]: 1.0, QUEUES[2]: 7.0})]
 
     new = decided(DemandSituation(work=work, rooms=rooms))
 
     assert new == {
-        TargetGroup(vo="cms", queues=(QUEUES[2],)): 4,
-        TargetGroup(vo="cms", queues=(QUEUES[1],)): 2,
+        OF_CMS[2]: 4,
+        OF_CMS[1]: 2,
     }
 
 
@@ -216,7 +217,7 @@ def test_a_vo_that_may_have_no_pilots_at_a_queue_closes_it_for_no_other() -> Non
 
 
 def test_each_work_has_its_own_order_of_queues() -> None:
-    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2]]
+    groups = OF_CMS[:2]
     fast, near = {QUEUES[0]: 2.0, QUEUES[1]: 1.0}, {QUEUES[1]: 0.0}
     work = [DemandedWork(jobs=2, groups=whole(*groups), ranks=ranks) for ranks in (fast, near)]
     rooms = alike(dict.fromkeys(QUEUES, QueueRoom(pilots=4)))
@@ -225,7 +226,7 @@ def test_each_work_has_its_own_order_of_queues() -> None:
 
 
 def test_a_job_with_one_choice_is_not_crowded_out_by_one_with_two() -> None:
-    here, there = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
+    here, there = OF_CMS[0], OF_CMS[1]
     work = [
         DemandedWork(jobs=3, groups=whole(here, there), ranks={QUEUES[0]: 1.0}),
         DemandedWork(jobs=3, groups=whole(here), ranks={QUEUES[0]: 1.0}),
@@ -344,7 +345,7 @@ def test_a_stamp_tells_whose_it_is_and_with_which_flags_its_pilot_was_sent() -> 
 
 
 def test_jobs_of_one_core_share_the_slots_of_several() -> None:
-    group = TargetGroup(vo="cms", queues=(QUEUES[0],))
+    group = OF_CMS[0]
     rooms = alike({QUEUES[0]: QueueRoom(pilots=20)})
 
     assert decided(DemandSituation(work=[DemandedWork(jobs=8, groups={group: 1 / 4})], rooms=rooms)) == {
@@ -353,7 +354,7 @@ def test_jobs_of_one_core_share_the_slots_of_several() -> None:
 
 
 def test_free_cores_come_before_pilots_that_wait_in_a_full_queue_and_before_a_better_rank() -> None:
-    full, idle = TargetGroup(vo="cms", queues=(QUEUES[0],)), TargetGroup(vo="cms", queues=(QUEUES[1],))
+    full, idle = OF_CMS[0], OF_CMS[1]
     rooms = alike({QUEUES[0]: QueueRoom(pilots=9, free=0), QUEUES[1]: QueueRoom(pilots=9, free=2)})
     work = [DemandedWork(jobs=3, groups=whole(full, idle), ranks={QUEUES[0]: 5.0})]
 
@@ -365,7 +366,7 @@ def test_free_cores_come_before_pilots_that_wait_in_a_full_queue_and_before_a_be
 
 
 def test_queues_of_one_batch_queue_share_its_free_cores() -> None:
-    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2]]
+    groups = OF_CMS[:2]
     here = QueueRoom(pilots=9, free=2, batch_queue="farm/all")
     rooms = alike(dict.fromkeys(QUEUES[:2], here))
     work = [DemandedWork(jobs=4, groups=whole(*groups), ranks={QUEUES[0]: 1.0})]
@@ -400,11 +401,10 @@ def test_a_pilot_without_a_job_beside_good_ones_was_one_too_many() -> None:
 
 
 def test_few_small_jobs_fill_one_slot_instead_of_one_in_each_of_many_queues() -> None:
-    groups = [TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES]
     rooms = alike({queue: QueueRoom(pilots=20) for queue in QUEUES})
     work = [
-        DemandedWork(jobs=2, groups=dict.fromkeys(groups, 1 / 8)),
-        DemandedWork(jobs=3, groups=dict.fromkeys(groups, 1 / 4)),
+        DemandedWork(jobs=2, groups=dict.fromkeys(OF_CMS, 1 / 8)),
+        DemandedWork(jobs=3, groups=dict.fromkeys(OF_CMS, 1 / 4)),
     ]
 
     assert decided(DemandSituation(work=work, rooms=rooms)).total() == 1
@@ -424,7 +424,7 @@ def test_no_pilot_is_one_too_many_where_slots_differ_in_size(jobs: int, sizes: l
 
 
 def test_jobs_that_a_full_queue_leaves_over_get_the_free_parts_of_new_slots_first() -> None:
-    large, small = (TargetGroup(vo="cms", queues=(queue,)) for queue in QUEUES[:2])
+    large, small = OF_CMS[:2]
     rooms = alike({QUEUES[0]: QueueRoom(pilots=9), QUEUES[1]: QueueRoom(pilots=5)})
     work = [DemandedWork(jobs=12, groups={large: 1 / 4, small: 1.0})]
 

@@ -20,15 +20,21 @@ from pilotage.service.http_errors import TooManyRequests
 RATE = RequestRate(per_second=2, burst=4)
 
 
+def drained() -> RateLimiter:
+    """One of which Ada has just made a burst of requests."""
+    limiter = RateLimiter()
+    for _ in range(4):
+        limiter.take("ada", RATE, now=100.0)
+    return limiter
+
+
 def any_waits(limiter: Limiter) -> bool:
     """Whether a limiter keeps anything of requests that wait."""
     return bool(limiter._turns or limiter._ready or limiter._held_back)
 
 
 def test_a_burst_passes_and_the_next_request_waits():
-    limiter = RateLimiter()
-    for _ in range(4):
-        limiter.take("ada", RATE, now=100.0)
+    limiter = drained()
     with pytest.raises(TooManyRequests) as refused:
         limiter.take("ada", RATE, now=100.0)
     assert refused.value.retry_after == 1
@@ -44,17 +50,8 @@ def test_what_an_admitted_request_cost_is_owed_up_to_a_burst():
     limiter.take("ada", RATE, now=102.5, cost=0)
 
 
-def test_callers_do_not_share_a_bucket():
-    limiter = RateLimiter()
-    for _ in range(4):
-        limiter.take("ada", RATE, now=100.0)
-    limiter.take("bob", RATE, now=100.0)
-
-
 def test_tokens_come_back_with_time_but_never_more_than_a_burst():
-    limiter = RateLimiter()
-    for _ in range(4):
-        limiter.take("ada", RATE, now=100.0)
+    limiter = drained()
     limiter.take("ada", RATE, now=100.5)
     for _ in range(4):
         limiter.take("ada", RATE, now=10_000.0)
@@ -63,9 +60,7 @@ def test_tokens_come_back_with_time_but_never_more_than_a_burst():
 
 
 def test_a_clock_that_goes_back_gives_nothing_away():
-    limiter = RateLimiter()
-    for _ in range(4):
-        limiter.take("ada", RATE, now=100.0)
+    limiter = drained()
     with pytest.raises(TooManyRequests):
         limiter.take("ada", RATE, now=50.0)
 
@@ -80,9 +75,7 @@ def test_busy_callers_are_forgotten_with_their_buckets(monkeypatch: pytest.Monke
 
 
 def test_a_check_takes_nothing():
-    limiter = RateLimiter()
-    for _ in range(4):
-        limiter.take("ada", RATE, now=100.0)
+    limiter = drained()
     with pytest.raises(TooManyRequests):
         limiter.take("ada", RATE, now=100.0, cost=0)
     limiter.take("bob", RATE, now=100.0, cost=0)

@@ -14,8 +14,10 @@ QUEUE = {"NumberOfProcessors": 8, "MaxRAM": 16_000, "WholeNode": True, "GPUs": 2
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A machine whose kernel shows no limits."""
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine of 64 processors whose kernel shows no limits."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
     (tmp_path / "proc/self").mkdir(parents=True)
     return tmp_path
 
@@ -33,14 +35,8 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_a_batch_system_states_what_a_slot_has(
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: dict[str, str],
-    processors: int | None,
-    max_ram: int | None,
+    root: Path, environment: dict[str, str], processors: int | None, max_ram: int | None
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
 
     found = slot_limits.measure_limits(environment, root)
 
@@ -60,7 +56,6 @@ def test_processors_that_are_kept_from_the_slot_are_not_offered(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {4, 5})
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
 
     assert slot_limits.measure_limits({}, root).processors == 2
 
@@ -100,10 +95,8 @@ def test_the_smallest_limit_of_the_cgroups_counts(root: Path, line: str, directo
     ],
 )
 def test_a_quota_of_the_processors_time_counts_as_so_many(
-    root: Path, monkeypatch: pytest.MonkeyPatch, said: str, directory: str, files: dict[str, str]
+    root: Path, said: str, directory: str, files: dict[str, str]
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
     (root / "proc/self/cgroup").write_text(said)
     cgroup = root / "sys/fs/cgroup" / directory
     cgroup.mkdir(parents=True, exist_ok=True)
@@ -113,9 +106,7 @@ def test_a_quota_of_the_processors_time_counts_as_so_many(
     assert slot_limits.measure_limits({}, root).processors == 3
 
 
-def test_a_cgroup_without_a_quota_limits_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
+def test_a_cgroup_without_a_quota_limits_nothing(root: Path) -> None:
     (root / "proc/self/cgroup").write_text("3:cpu,cpuacct:/\n0::/\n")
     (root / "sys/fs/cgroup/cpu,cpuacct").mkdir(parents=True)
     (root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")

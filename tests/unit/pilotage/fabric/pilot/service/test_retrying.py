@@ -44,58 +44,38 @@ def test_delays_are_scattered_by_half_to_either_side() -> None:
     assert next(service_client.retry_delays(lambda: 1.0)) == 0.75
 
 
+def retry(request: Callable[[], str], stop: FakeStop) -> str:
+    return service_client.retry_while_away(request, patience=60, stop=stop, clock=lambda: stop.now)
+
+
 def test_a_request_is_repeated_until_it_is_answered() -> None:
     stop = FakeStop()
-
-    answer = service_client.retry_while_away(
-        failing(3, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now
-    )
-
-    assert answer == "answer"
+    assert retry(failing(3, Away("gone")), stop) == "answer"
     assert len(stop.waits) == 3
 
 
 def test_the_last_failure_is_raised_when_patience_is_over() -> None:
     stop = FakeStop()
-
     with pytest.raises(Away, match="gone"):
-        service_client.retry_while_away(
-            failing(1000, Away("gone")), patience=60, stop=stop, clock=lambda: stop.now
-        )
+        retry(failing(1000, Away("gone")), stop)
     assert stop.now <= 60
 
 
-def test_the_service_says_when_to_come_back() -> None:
+@pytest.mark.parametrize(("stated", "waited"), [(7, 7), (1e6, 30)])
+def test_the_service_says_when_to_come_back_but_cannot_stop_us_for_long(stated: float, waited: float) -> None:
     stop = FakeStop()
-
-    service_client.retry_while_away(
-        failing(1, Away("busy", retry_after=7)), patience=60, stop=stop, clock=lambda: stop.now
-    )
-
-    assert stop.waits == [7]
-
-
-def test_what_the_service_says_cannot_stop_us_for_long() -> None:
-    stop = FakeStop()
-
-    service_client.retry_while_away(
-        failing(1, Away("busy", retry_after=1e6)), patience=60, stop=stop, clock=lambda: stop.now
-    )
-
-    assert stop.waits == [30]
+    retry(failing(1, Away("busy", retry_after=stated)), stop)
+    assert stop.waits == [waited]
 
 
 def test_a_refusal_is_an_answer() -> None:
     with pytest.raises(Refused):
-        service_client.retry_while_away(
-            failing(9, Refused(403, "not_allowed", "no")), patience=60, stop=FakeStop()
-        )
+        retry(failing(9, Refused(403, "not_allowed", "no")), FakeStop())
 
 
 def test_a_pilot_that_has_to_end_tries_once_only() -> None:
     stop = FakeStop()
     stop.set()
-
     with pytest.raises(Away):
-        service_client.retry_while_away(failing(1, Away("gone")), patience=60, stop=stop)
+        retry(failing(1, Away("gone")), stop)
     assert stop.waits == []
