@@ -11,7 +11,7 @@ from pilotage.cli.settings import Settings
 from taskqueue.db import agent_leases
 from taskqueue.db import database as db_database
 from taskqueue.sites import processes
-from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
+from taskqueue.sites.processes import QueueState, SiteProcess
 
 AGENTS = list_names()
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -51,14 +51,6 @@ def test_agents_that_work_are_fine_until_they_are_late(tmp_path: Path) -> None:
     late = agents_of(tmp_path, NOW + timedelta(minutes=2))
     assert late.health is Health.WARNING
     assert "retention" not in late.message  # it looks every ten minutes only
-
-
-def test_the_vos_for_which_an_agent_failed_are_named(tmp_path: Path) -> None:
-    came_through(tmp_path, AGENTS, NOW)
-    came_through(tmp_path, ["pools"], NOW, broken=["evil", "worse"])
-    found = agents_of(tmp_path, NOW)
-    assert (found.health, found.message) == (Health.WARNING, "failed: pools for evil, worse")
-    assert found.remedy == "their log shows why"
 
 
 def test_problems_that_a_director_reports_are_shown_once_for_all_its_vos(tmp_path: Path) -> None:
@@ -113,31 +105,3 @@ def test_queues_that_a_director_has_paused_are_named(tmp_path: Path) -> None:
         "most of the last ones failed, or got no job: failed, exit status 4"
     )
     assert at_work == "1 at work"
-
-
-def test_directors_that_do_not_report_and_slots_that_are_too_small_are_named(tmp_path: Path) -> None:
-    came_through(tmp_path, AGENTS, NOW)
-    engine = db_database.connect(installation(tmp_path).database_url)
-    slot = TooSmallSlot(queue="A/ce/long", slot="memory 1000 of 4000", jobs=3)
-    one = TooSmallSlot(queue="A/ce/short", slot="memory 1000 of 4000", jobs=1)
-    report = SiteProcess(
-        kind="director", name="north", vo="cms", holder="h:1:2", every=60, too_small=(slot, one), seen_at=NOW
-    )
-    with db_database.writing(engine) as conn:
-        processes.report(conn, report, lease=timedelta(0), now=NOW)
-    engine.dispose()
-
-    def find(now: datetime) -> list[tuple[Health, str]]:
-        found = doctor.check_database(installation(tmp_path), now)
-        return [(each.health, each.message) for each in found if each.subject == "directors and gateways"]
-
-    at_work, late = find(NOW + timedelta(minutes=1)), find(NOW + timedelta(hours=2))
-    assert (Health.GOOD, "1 at work") in at_work
-    for queue, jobs in (("A/ce/long", "3 jobs"), ("A/ce/short", "1 job")):
-        too_small = (
-            f"the slots of the director north at {queue} are too small for {jobs} of cms that fit there"
-        )
-        assert (Health.WARNING, f"{too_small}: memory 1000 of 4000") in at_work
-    assert late == [
-        (Health.WARNING, "the director north (h:1:2) last reported for cms 2.0 h ago"),
-    ]

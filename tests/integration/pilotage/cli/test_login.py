@@ -40,13 +40,6 @@ def test_the_bearer_of_a_token_gets_a_link_for_itself(service: Service, monkeypa
     assert "<b>ada</b>" in _who(service, link)
 
 
-def test_the_bearer_of_a_token_gets_no_link_for_others(service: Service, monkeypatch, capsys):
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
-    status, _, said = _run(capsys, "--role", "operator")
-    assert status == 1
-    assert "only operators may create links for others" in said
-
-
 def _copy_key(service: Service, home: Path) -> None:
     home.mkdir()
     private = service.parts.tokens.keys.signing.private

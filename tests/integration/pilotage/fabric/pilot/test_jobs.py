@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fakes.lease_server import QUEUE, STAMPED_TOKEN, TOKEN, LeaseServer, Refusal
+from tests.support.fakes.lease_server import QUEUE, TOKEN, LeaseServer, Refusal
 from tests.support.pilot_process import PilotProcess, files_of, run, sandbox
 
 
@@ -298,14 +298,6 @@ def test_a_pilot_ends_when_it_was_idle_for_long(server: LeaseServer, tmp_path: P
     ended = run(server.url, tmp_path, "--max-empty", "0", "--max-idle", "0.5")
 
     assert ended["reason"] == "no work for 0.5 s"
-
-
-def test_a_pilot_tells_the_service_of_its_end(server: LeaseServer, tmp_path: Path) -> None:
-    run(server.url, tmp_path, token=STAMPED_TOKEN)
-
-    assert server.pilot_status["stamp"] == "abc"
-    assert server.pilot_status["status"] == "Done"
-    assert server.pilot_status["reason"].startswith("no work")
 
 
 def test_a_wrong_token_ends_the_pilot(server: LeaseServer, tmp_path: Path) -> None:

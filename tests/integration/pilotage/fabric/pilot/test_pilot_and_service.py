@@ -157,15 +157,6 @@ def test_an_output_whose_commit_was_lost_is_sent_again_before_the_end(
         assert [each["ended"] for each in ended["jobs"]] == ["Done"]
 
 
-def test_a_job_of_another_pool_is_not_taken(service: Service, user: httpx.Client, tmp_path: Path) -> None:
-    job_id = submit(user, Executable="true", Requirements={"CPUModel": "AMD"})
-
-    ended = run(service.url, tmp_path / "work", token=service.token("pilot", vo="cms"))
-
-    assert ended["jobs"] == []
-    assert user.get(f"/jobs/{job_id}").json()["status"] == "Waiting"
-
-
 def test_a_job_is_taken_by_the_pilot_whose_node_has_what_it_asks(
     service: Service, user: httpx.Client, tmp_path: Path
 ) -> None:
@@ -182,20 +173,6 @@ def test_a_job_is_taken_by_the_pilot_whose_node_has_what_it_asks(
     assert user.get(f"/jobs/{job_id}").json()["status"] == "Done"
 
 
-def test_a_killed_job_ends_and_keeps_its_output(service: Service, user: httpx.Client, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    script = f"echo begun; touch {begun}; while :; do sleep 0.1; done # killed by its user"
-    job_id = submit(user, Executable="/bin/sh", Arguments=f"-c '{script}'")
-    with PilotProcess(service.url, tmp_path / "work", token=service.token("pilot", vo="cms")) as pilot:
-        wait_until(begun.exists)
-        assert user.post(f"/jobs/{job_id}/kill").is_success
-        pilot.end()
-
-    wait_until_gone("# killed by its user")
-    assert user.get(f"/jobs/{job_id}").json()["status"] == "Killed"
-    assert files_of(user.get(f"/jobs/{job_id}/output").content)["std.out"] == "begun\n"
-
-
 def test_a_pilot_that_ends_is_known_as_done_with_its_reason(
     service: Service, user: httpx.Client, tmp_path: Path
 ) -> None:
@@ -204,23 +181,6 @@ def test_a_pilot_that_ends_is_known_as_done_with_its_reason(
     [pilot] = service.operator().get("/api/v1/pilots").json()["pilots"]
     assert (pilot["stamp"], pilot["status"]) == ("abc", "Done")
     assert pilot["status_reason"].startswith("no work")
-
-
-def test_a_rescheduled_job_leaves_its_first_pilot(
-    service: Service, user: httpx.Client, tmp_path: Path
-) -> None:
-    script = "while :; do sleep 0.1; done # taken away"
-    job_id = submit(user, Executable="/bin/sh", Arguments=f"-c '{script}'")
-    words = ("--max-jobs", "1")
-    token = service.token("pilot", vo="cms")
-    with PilotProcess(service.url, tmp_path / "work", *words, token=token) as pilot:
-        wait_until_there("# taken away")
-        assert user.post(f"/jobs/{job_id}/reschedule").is_success
-        ended = pilot.end()
-
-    wait_until_gone("# taken away")
-    assert ended["jobs"][0]["ended"] == "Lost"
-    assert user.get(f"/jobs/{job_id}").json()["status"] != "Running"
 
 
 def test_jobs_fill_a_pilot_and_together_have_no_more_than_it(

@@ -11,7 +11,7 @@ import pytest
 from pilotage.client.api import ServiceClient
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.node_script import PilotScript
-from tests.support.fakes.lease_server import SECRET, TOKEN, LeaseServer, Refusal
+from tests.support.fakes.lease_server import SECRET, LeaseServer, Refusal
 from tests.support.pilot_process import PilotProcess, files_of, run
 from tests.support.service import Service
 
@@ -224,19 +224,3 @@ def test_a_payload_sees_neither_secret_nor_token(service: Service, tmp_path: Pat
     assert "spool/pilot-" in seen
     assert secret_of(file) not in seen + log
     assert not [word for word in ("Bearer", "PILOTAGE_TOKEN", "eyJ") if word in seen + log]
-
-
-def test_a_payload_may_ask_to_be_rescheduled_as_often_as_its_vo_allows(
-    service: Service, tmp_path: Path
-) -> None:
-    job_id = submit(service, "exit 222")
-    file = script(service, tmp_path)
-
-    pilot = start(file)
-    log, _ = pilot.communicate(timeout=300)
-
-    assert pilot.returncode == 0, log
-    job = service.user().get(f"/api/v1/jobs/{job_id}").json()
-    assert (job["status"], job["minor_status"]) == ("Failed", "Maximum of reschedulings reached")
-    assert job["reschedules"] == 1
-    assert TOKEN not in log

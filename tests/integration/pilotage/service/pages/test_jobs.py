@@ -113,38 +113,6 @@ def test_what_a_job_that_waited_long_gave_up_stands_on_the_page(
     picture(page, "jobs/relaxed")
 
 
-def test_each_role_sees_its_jobs_and_no_others(service: Service, signed_in: SignedIn) -> None:
-    [of_ada] = _submit(service, {"JobName": "hers"})
-    [of_bob] = _submit(service, {"JobName": "his"}, user="bob")
-    [of_dune] = _submit(service, {"JobName": "theirs"}, user="ida", vo="dune")
-    seen: Sequence[tuple[dict[str, str], set[int]]] = [
-        ({"role": "user", "vo": "cms", "user": "ada"}, {of_ada}),
-        ({"role": "vo_admin", "vo": "cms", "user": "eve"}, {of_ada, of_bob}),
-        ({"role": "vo_admin", "vo": "dune", "user": "kim"}, {of_dune}),
-        ({"role": "operator", "user": "root"}, {of_ada, of_bob, of_dune}),
-    ]
-    every = {of_ada, of_bob, of_dune}
-    for who, theirs in seen:
-        page = signed_in(service, **who)
-        page.goto("/jobs?limit=200")
-        assert set(_shown(page)) & every == theirs, who
-        for job_id in every - theirs:
-            for address in (f"/jobs/{job_id}", f"/jobs/{job_id}/output"):
-                assert page.goto(address).status == 404, (who, address)  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("role", ["site_admin", "director", "gateway"])
-def test_roles_that_have_nothing_to_do_with_jobs_are_refused_the_list(
-    service: Service, signed_in: SignedIn, role: str
-) -> None:
-    page = signed_in(service, role=role, vo="cms", site="LCG.A.org")
-    for address in ("/jobs", "/jobs/1", "/jobs/new", "/jobs/change?do=kill&ids=1"):
-        answer = page.goto(address)
-        assert answer is not None
-        assert answer.status == 403, address
-    assert page.get_by_role("link", name="Jobs").count() == 0
-
-
 def test_the_list_is_filtered_sorted_and_paged_by_its_address(service: Service, signed_in: SignedIn) -> None:
     ids = _submit(service, *[{"JobName": f"list{n % 2}", "JobGroup": "listed"} for n in range(7)])
     page = signed_in(service, role="user", vo="cms", user="ada")
@@ -257,16 +225,6 @@ def test_more_than_a_page_may_change_are_left_to_the_command_line(
     assert service.user().get(f"/api/v1/jobs/{ids[0]}").json()["status"] == "Waiting"
 
 
-def test_an_address_that_makes_no_sense_is_refused_with_what_would(
-    service: Service, signed_in: SignedIn
-) -> None:
-    page = signed_in(service, role="user", vo="cms", user="ada")
-    answer = page.goto("/jobs?status=Wating")
-    assert answer is not None
-    assert answer.status == 400
-    expect(page.get_by_role("main")).to_contain_text("did you mean Waiting?")
-
-
 def test_ticks_stay_when_the_list_is_loaded_anew(service: Service, signed_in: SignedIn) -> None:
     ids = _submit(service, *[{"JobGroup": "live"}] * 2)
     page = signed_in(service, role="user", vo="cms", user="ada")
@@ -332,14 +290,6 @@ def test_a_job_shows_its_way_attempts_progress_and_output(service: Service, sign
     with tarfile.open(download.value.path()) as archive:
         assert archive.getnames() == list(files)
     assert page.locator("img[src=x]").count() == 0
-
-
-def test_a_job_without_output_says_so(service: Service, signed_in: SignedIn) -> None:
-    [job_id] = _submit(service, {})
-    page = signed_in(service, role="user", vo="cms", user="ada")
-    answer = page.goto(f"/jobs/{job_id}/output")
-    assert answer is not None
-    assert answer.status == 404
 
 
 def test_a_new_job_is_looked_at_then_submitted_once(service: Service, signed_in: SignedIn) -> None:

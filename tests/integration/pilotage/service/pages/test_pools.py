@@ -73,17 +73,6 @@ def test_a_pool_without_a_queue_says_so(grid: Service, signed_in: SignedIn):
     expect(page.get_by_text("No queue is eligible.")).to_be_visible()
 
 
-def test_a_pool_of_another_vo_is_as_if_there_were_none(grid: Service, signed_in: SignedIn):
-    pools = grid.operator().get("/api/v1/pools").json()["pools"]
-    of_dune = next(pool["pool_id"] for pool in pools if pool["vo"] == "dune")
-    page = signed_in(grid, role="vo_admin", vo="cms", user="eve")
-    for pool_id in (of_dune, "0" * 64):
-        answer = page.goto(f"/pools/{pool_id}")
-        assert answer is not None
-        assert answer.status == 404
-        assert page.get_by_role("heading", level=1).text_content() == "Not found"
-
-
 def test_a_site_admin_sees_what_his_queues_are_asked_for_and_no_jobs(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="site_admin", site="LCG.A.org", user="eva")
     page.goto("/pools")

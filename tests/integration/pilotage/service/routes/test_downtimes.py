@@ -207,27 +207,6 @@ def test_a_warning_of_a_feed_is_shown_and_closes_nothing(service: Service) -> No
     assert service.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
 
 
-def test_a_form_plans_a_downtime_and_a_button_removes_it(service: Service) -> None:
-    stated = {"place": CE, "begins": "2040-05-06T09:00", "ends": "2040-05-06T17:00", "reason": "racks"}
-    with session(service, "site_admin", vo="cms", site=SITE, user="eva") as browser:
-        page = browser.get(f"/sites/{SITE}").text
-        assert f'<option value="{CE}">' in page
-        assert browser.post(f"/sites/{SITE}/downtimes", data=stated).status_code == 303
-        [planned] = _list(service.operator())
-        assert (planned["place"], planned["begins"]) == (CE, "2040-05-06T09:00:00Z")
-        remove = f"/sites/{SITE}/downtimes/{planned['downtime_id']}/remove"
-        assert remove in browser.get(f"/sites/{SITE}").text
-        for wrong in ({"ends": "2040-05-06T08:00"}, {"begins": "tomorrow"}, {"reason": ""}):
-            assert browser.post(f"/sites/{SITE}/downtimes", data=stated | wrong).status_code in (400, 422)
-        assert (
-            browser.post(f"/sites/{SITE}/downtimes", data=stated | {"place": "LCG.B.org"}).status_code == 403
-        )
-        assert browser.post(remove).status_code == 303
-    assert _list(service.operator()) == []
-    with session(service, "user", vo="cms", user="ada") as browser:
-        assert "Plan a downtime" not in browser.get(f"/sites/{SITE}").text
-
-
 def test_what_a_feed_states_has_no_button_of_ours(service: Service) -> None:
     _import(service.operator(), _stated("1G0"))
     with session(service, "operator", user="root") as browser:

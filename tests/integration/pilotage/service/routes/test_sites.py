@@ -275,18 +275,6 @@ def _reserved(stands: Any) -> set[int]:
     return {each["job_id"] for each in stands["throttles"][0]["reservations"]}
 
 
-def test_a_banned_site_gets_nothing_until_it_is_allowed(throttled: Service, gateway: httpx.Client) -> None:
-    advertise(gateway, as_of=watermark(gateway))
-    admin = throttled.as_role("site_admin", site=SITE)
-    path = f"/api/v1/sites/{SITE}"
-    answer = admin.post(f"{path}/ban", json={"reason": "power cut"}).json()
-    assert (answer["ban"]["reason"], answer["ban"]["until"]) == ("power cut", None)
-    assert ask(gateway)["reason"] == "banned"
-    assert throttled.user().get(path).json()["ban"]["reason"] == "power cut"
-    assert admin.post(f"{path}/allow").json()["ban"] is None
-    assert len(ask(gateway)["matches"]) == 1
-
-
 def test_only_who_looks_after_the_site_bans_it(throttled: Service, gateway: httpx.Client) -> None:
     path = f"/api/v1/sites/{SITE}/ban"
     elsewhere = throttled.as_role("site_admin", site="LCG.B.org")
