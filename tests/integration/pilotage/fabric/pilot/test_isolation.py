@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pilotage.fabric import bundle
+from pilotage.fabric.pilot.payload.isolation import choose_isolation
 from taskqueue.pilots import isolation
 from tests.support.fakes.lease_server import STAMPED_TOKEN, TOKEN, LeaseServer
 from tests.support.namespaces import userns
@@ -224,23 +225,25 @@ def test_a_command_stands_before_the_payload(server: LeaseServer, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("kind", "command", "image", "message"),
     [
-        (("command",), "needs --isolation-command"),
-        (("command", "--isolation-command", "'"), "No closing quotation"),
-        (("command", "--isolation-command", "no-such-program"), "there is no no-such-program on this host"),
-        (("apptainer",), "--image goes with apptainer"),
-        (("userns", "--image", "x"), "--image goes with apptainer"),
-        (("none", "--isolation-command", "x"), "takes no --isolation-command"),
+        ("command", None, None, "needs --isolation-command"),
+        ("command", "'", None, "No closing quotation"),
+        ("command", "no-such-program", None, "there is no no-such-program on this host"),
+        ("apptainer", None, None, "--image goes with apptainer"),
+        ("userns", None, "x", "--image goes with apptainer"),
+        ("none", "x", None, "takes no --isolation-command"),
     ],
 )
-def test_what_makes_no_sense_is_wrong_usage(
-    server: LeaseServer, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
-    ended = run(server.url, tmp_path, "--isolation", *words)
+def test_what_makes_no_sense_is_told(kind: str, command: str | None, image: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose_isolation(kind, command=command, image=image, hidden=(), own=os.environ)
 
+
+def test_what_makes_no_sense_is_wrong_usage(server: LeaseServer, tmp_path: Path) -> None:
+    ended = run(server.url, tmp_path, "--isolation", "apptainer")
     assert ended["returncode"] == 2
-    assert message in ended["log"]
+    assert "--image goes with apptainer" in ended["log"]
 
 
 def test_where_it_cannot_be_had_no_job_is_asked_for(server: LeaseServer, tmp_path: Path) -> None:

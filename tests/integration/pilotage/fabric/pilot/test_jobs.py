@@ -3,11 +3,13 @@
 import io
 import os
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.support.fakes.lease_server import QUEUE, TOKEN, LeaseServer, Refusal
+from tests.support.fakes.lease_server import QUEUE, TOKEN, Job, LeaseServer, Refusal
 from tests.support.pilot_process import PilotProcess, files_of, run, sandbox
 
 
@@ -27,16 +29,6 @@ def test_a_job_is_run_and_its_output_delivered(server: LeaseServer, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_job_that_waits_is_taken_one_after_the_other(server: LeaseServer, tmp_path: Path) -> None:
-    jobs = [server.add({"Executable": "true"}) for _ in range(5)]
-
-    ended = run(server.url, tmp_path)
-
-    assert {job.status for job in jobs} == {"Done"}
-    assert len(ended["jobs"]) == 5
-    assert ended["reason"].startswith("no work")
-
-
 def test_a_pilot_ends_after_as_many_jobs_as_it_was_told(server: LeaseServer, tmp_path: Path) -> None:
     jobs = [server.add({"Executable": "true"}) for _ in range(3)]
 
@@ -46,93 +38,96 @@ def test_a_pilot_ends_after_as_many_jobs_as_it_was_told(server: LeaseServer, tmp
     assert ended["reason"] == "reached --max-jobs"
 
 
-def test_a_job_that_fails_says_how(server: LeaseServer, tmp_path: Path) -> None:
-    job = server.add(shell("echo partial; exit 7"))
+class Ended(NamedTuple):
+    """How a job ends."""
 
-    run(server.url, tmp_path)
-
-    assert (job.status, job.minor_status) == ("Failed", "Application Finished With Errors")
-    assert (job.exit_code, job.application_status) == (7, "exit code 7")
-    assert files_of(job.output)["std.out"] == "partial\n"
-
-
-def test_a_job_that_dies_by_a_signal_says_which(server: LeaseServer, tmp_path: Path) -> None:
-    job = server.add(shell("kill -SEGV $$"))
-
-    run(server.url, tmp_path)
-
-    assert (job.exit_code, job.application_status) == (139, "ended by signal 11 (SIGSEGV)")
+    minor_status: str
+    text: str = ""  #: in the application status
+    exit_code: int | None = None
+    output: Mapping[str, str] | None = None  #: files of it
 
 
-def test_the_input_sandbox_is_there_and_its_program_runs(server: LeaseServer, tmp_path: Path) -> None:
-    script = "#!/bin/sh\ncat input__txt\nprintf '[%s]' \"$@\"\n".replace("__", ".")
-    files = sandbox(run__sh=script, input__txt="from the sandbox\n")
-    job = server.add(
-        {"Executable": "run.sh", "Arguments": "a 'b c' \"d\"", "InputSandbox": ["run.sh", "input.txt"]}, files
-    )
-
-    run(server.url, tmp_path)
-
-    assert job.status == "Done"
-    assert files_of(job.output)["std.out"] == "from the sandbox\n[a][b c][d]"
-
-
-def test_a_script_without_a_first_line_is_run_by_the_shell(server: LeaseServer, tmp_path: Path) -> None:
-    job = server.add({"Executable": "run.sh"}, sandbox(run__sh="echo ran by $0\n"))
-
-    run(server.url, tmp_path)
-
-    assert files_of(job.output)["std.out"].startswith("ran by /")
-
-
-def test_standard_output_and_error_may_share_a_file(server: LeaseServer, tmp_path: Path) -> None:
-    script = "echo one; echo two >&2; echo three"
-    job = server.add(shell(script, StdOutput="logs/all.txt", StdError="logs/all.txt"))
-
-    run(server.url, tmp_path)
-
-    assert files_of(job.output) == {"logs/all.txt": "one\ntwo\nthree\n"}
-
-
-@pytest.mark.parametrize(
-    ("description", "minor", "detail"),
-    [
-        ({"Executable": "no-such-program"}, "Application not found", "no-such-program"),
-        ({"Executable": "/no/such/program"}, "Application not found", "/no/such/program"),
-        ({"Executable": "../../escape"}, "Application not found", "escape"),
-        ({"Executable": "broken"}, "Application not found", "broken"),
-        ({"Executable": "true", "Arguments": "it's"}, "Illegal job description", "it's"),
-        ({"Executable": "true", "StdOutput": "../out"}, "Illegal job description", "../out"),
-        ({"Executable": "true", "StdOutput": "/tmp/out"}, "Illegal job description", "/tmp/out"),
-        ({}, "Illegal job description", "Executable"),
-        ({"Executable": "true", "InputSandbox": ["gone.sh"]}, "Failed Downloading InputSandbox", "no more"),
-    ],
-)
-def test_a_job_that_cannot_run_fails_with_the_reason(
-    server: LeaseServer, tmp_path: Path, description: dict[str, object], minor: str, detail: str
-) -> None:
-    files = None if "InputSandbox" in description else sandbox(broken="#!/no/such/interpreter\n")
-    job = server.add(description, files)
-    after = server.add({"Executable": "true"})
-
-    run(server.url, tmp_path)
-
-    assert (job.status, job.minor_status) == ("Failed", minor)
-    assert detail in job.application_status
-    assert after.status == "Done"
-
-
-def test_a_hostile_sandbox_fails_the_job_and_touches_nothing(server: LeaseServer, tmp_path: Path) -> None:
+def make_hostile_sandbox() -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("../../evil"))
-    job = server.add({"Executable": "true"}, data.getvalue())
+    return data.getvalue()
 
-    run(server.url, tmp_path / "work")
 
-    assert (job.status, job.minor_status) == ("Failed", "Failed Downloading InputSandbox")
-    assert "leaves its directory" in job.application_status
-    assert not (tmp_path / "evil").exists()
+RAN, FAILED = "Execution Complete", "Application Finished With Errors"
+MISSING, ILLEGAL = "Application not found", "Illegal job description"
+NO_SANDBOX = "Failed Downloading InputSandbox"
+FILES = sandbox(
+    run__sh="#!/bin/sh\ncat input.txt\nprintf '[%s]' \"$@\"\n",
+    plain__sh="case $0 in /*) echo ran ;; esac\n",
+    input__txt="from the sandbox\n",
+    broken="#!/no/such/interpreter\n",
+)
+ALL = "logs/all.txt"
+#: Jobs with their sandboxes, and their ends.
+JOBS: Mapping[str, tuple[dict[str, object], bytes | None, Ended]] = {
+    "exit code": (
+        shell("echo partial; exit 7"),
+        None,
+        Ended(FAILED, "exit code 7", 7, {"std.out": "partial\n", "std.err": ""}),
+    ),
+    "signal": (shell("kill -SEGV $$"), None, Ended(FAILED, "ended by signal 11 (SIGSEGV)", 139)),
+    "program of the sandbox": (
+        {"Executable": "run.sh", "Arguments": "a 'b c' \"d\"", "InputSandbox": ["run.sh", "input.txt"]},
+        FILES,
+        Ended(RAN, "", 0, {"std.out": "from the sandbox\n[a][b c][d]", "std.err": ""}),
+    ),
+    "script without a first line": (
+        {"Executable": "plain.sh"},
+        FILES,
+        Ended(RAN, "", 0, {"std.out": "ran\n", "std.err": ""}),
+    ),
+    "one file for output and error": (
+        shell("echo one; echo two >&2; echo three", StdOutput=ALL, StdError=ALL),
+        None,
+        Ended(RAN, "", 0, {ALL: "one\ntwo\nthree\n"}),
+    ),
+    "no such program": ({"Executable": "no-such-program"}, FILES, Ended(MISSING, "no-such-program")),
+    "no such path": ({"Executable": "/no/such/program"}, FILES, Ended(MISSING, "/no/such/program")),
+    "program outside": ({"Executable": "../../escape"}, FILES, Ended(MISSING, "escape")),
+    "no such interpreter": ({"Executable": "broken"}, FILES, Ended(MISSING, "broken")),
+    "open quote": ({"Executable": "true", "Arguments": "it's"}, FILES, Ended(ILLEGAL, "it's")),
+    "output outside": ({"Executable": "true", "StdOutput": "../out"}, FILES, Ended(ILLEGAL, "../out")),
+    "output elsewhere": ({"Executable": "true", "StdOutput": "/tmp/out"}, FILES, Ended(ILLEGAL, "/tmp/out")),
+    "no program": ({}, FILES, Ended(ILLEGAL, "Executable")),
+    "no sandbox": ({"Executable": "true", "InputSandbox": ["gone.sh"]}, None, Ended(NO_SANDBOX, "no more")),
+    "hostile sandbox": (
+        {"Executable": "true"},
+        make_hostile_sandbox(),
+        Ended(NO_SANDBOX, "leaves its directory"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Job]:
+    """All of them, taken by one pilot one after the other."""
+    work = tmp_path_factory.mktemp("work")
+    with LeaseServer() as server:
+        added = {name: server.add(description, files) for name, (description, files, _) in JOBS.items()}
+        ended = run(server.url, work)
+    assert len(ended["jobs"]) == len(JOBS)
+    assert ended["reason"].startswith("no work")
+    assert list(work.iterdir()) == []
+    assert not (work.parent / "evil").exists()
+    return added
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_ends_as_its_payload_did_or_with_the_reason_why_it_cannot_run(
+    jobs: Mapping[str, Job], name: str
+) -> None:
+    job, (_, _, end) = jobs[name], JOBS[name]
+    assert (job.status, job.minor_status) == ("Done" if end.exit_code == 0 else "Failed", end.minor_status)
+    assert end.text in job.application_status
+    assert job.exit_code == end.exit_code
+    if end.output is not None:
+        assert files_of(job.output) == end.output
 
 
 def test_a_sandbox_beyond_the_limit_fails_the_job(server: LeaseServer, tmp_path: Path) -> None:

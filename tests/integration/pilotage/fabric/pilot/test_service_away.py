@@ -54,8 +54,18 @@ def test_a_payload_is_ended_when_the_service_has_been_away_for_as_long_as_it_set
     assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
 
 
-@pytest.mark.parametrize("status", [302, 401, 408, 425, 429, 503])
-@pytest.mark.parametrize("request_name", ["/sandbox", "/start", "/heartbeat", "/output", "/finish"])
+#: Requests about a job, and statuses of answers; that each status means trouble is tested with the transport.
+_TROUBLES = [
+    *(
+        (name, status)
+        for name in ("/sandbox", "/start", "/heartbeat", "/output", "/finish")
+        for status in (401, 503)
+    ),
+    *(("/sandbox", 302), ("/start", 408), ("/heartbeat", 425), ("/output", 429), ("/finish", 302)),
+]
+
+
+@pytest.mark.parametrize(("request_name", "status"), _TROUBLES)
 def test_a_service_in_trouble_is_asked_again(
     server: LeaseServer, tmp_path: Path, request_name: str, status: int
 ) -> None:
@@ -114,8 +124,15 @@ _OVER = [
 ]
 
 
-@pytest.mark.parametrize("refusal", _OVER, ids=lambda refusal: refusal.code)
-@pytest.mark.parametrize("request_name", ["/start", "/output", "/finish"])
+@pytest.mark.parametrize(
+    ("request_name", "refusal"),
+    [
+        *((name, _OVER[0]) for name in ("/start", "/output", "/finish")),
+        ("/finish", _OVER[1]),
+        ("/start", _OVER[2]),
+    ],
+    ids=str,
+)
 def test_a_lease_that_is_over_before_a_report_drops_the_job(
     server: LeaseServer, tmp_path: Path, request_name: str, refusal: Refusal
 ) -> None:
