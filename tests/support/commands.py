@@ -1,6 +1,7 @@
 """`pilotage` commands in the process of the test, sent to a service as somebody."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
     return command
 
 
-def send_to(service: Service, home: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands be an operator's, for this service."""
+def send_to(
+    service: Service, home: object, monkeypatch: pytest.MonkeyPatch, role: str = "operator", **wishes: Any
+) -> None:
+    """Let commands be sent to this service with a token of this role; the operator is root."""
     monkeypatch.setenv("PILOTAGE_HOME", str(home))
     monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
+    wishes = {"user": "root"} | wishes if role == "operator" else wishes
+    monkeypatch.setenv("PILOTAGE_TOKEN", service.token(role, **wishes))

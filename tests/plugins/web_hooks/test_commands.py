@@ -7,32 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import application
 from pilotage.plugins.web_hooks import agent
 from pilotage.plugins.web_hooks.agent import WebHooksState
 from pilotage.plugins.web_hooks.messages import SendResult
+from tests.support.commands import Run, run, send_to
 from tests.support.service import CONFIG, Service
 
-Run = Callable[..., str]
+__all__ = ["run"]
+
+Print = Callable[..., str]
 URL = "https://portal.example.org/jobs"
 
 
 @pytest.fixture
-def run(
-    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
+def printed(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Print:
+    def run_hook(*words: str, vo: str = "cms", role: str = "vo_admin", status: int = 0) -> str:
+        send_to(service, tmp_path / "nobody", monkeypatch, role, vo=vo, user="ada")
+        ended, out, err = run("hook", *words)
+        assert ended == status, err
+        return out + err
 
-    def command(*words: str, vo: str = "cms", role: str = "vo_admin", status: int = 0) -> str:
-        monkeypatch.setenv("PILOTAGE_TOKEN", service.token(role, vo=vo, user="ada"))
-        with pytest.raises(SystemExit) as ended:
-            application.main(["hook", *words])
-        said = capsys.readouterr()
-        assert ended.value.code == status, said.err
-        return said.out + said.err
-
-    return command
+    return run_hook
 
 
 def send(service: Service) -> list[dict[str, object]]:
@@ -49,10 +44,10 @@ def send(service: Service) -> list[dict[str, object]]:
     return sent
 
 
-def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
-    said = run("add", URL, "--name", "portal", "--event", "job.ended", "--group", "scan")
+def test_a_hook_is_made_tested_shown_and_removed(service: Service, printed: Print):
+    said = printed("add", URL, "--name", "portal", "--event", "job.ended", "--group", "scan")
     assert "whsec_" in said
-    [hook] = json.loads(run("list", "--json"))["web_hooks"]
+    [hook] = json.loads(printed("list", "--json"))["web_hooks"]
     assert (hook["name"], hook["events"], hook["job_group"], hook["waiting"]) == (
         "portal",
         ["job.ended"],
@@ -60,7 +55,7 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
         1,
     )
     number = str(hook["hook_id"])
-    run("test", number)
+    printed("test", number)
     assert [each["type"] for each in send(service)] == ["test", "test"]
     client = service.user()
     jobs = [{"Executable": "x", "JobGroup": group} for group in ("scan", "other")]
@@ -68,16 +63,16 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
     client.post("/api/v1/jobs/kill", json={"ids": ids}).raise_for_status()
     [message] = send(service)
     assert [job["job_id"] for job in message["data"]["jobs"]] == ids[:1]
-    shown = run("show", number)
+    shown = printed("show", number)
     assert "delivered" in shown
     assert "T" not in re.search(r"test +delivered +(\S+)", shown)[1]
     assert "whsec_" not in shown
-    assert len(json.loads(run("show", number, "--json", "--limit", "2"))["deliveries"]) == 2
+    assert len(json.loads(printed("show", number, "--json", "--limit", "2"))["deliveries"]) == 2
     for words in (("show", number), ("test", number), ("remove", number)):
-        assert f"web hook {number} does not exist" in run(*words, vo="dune", status=1)
-    assert json.loads(run("list", "--json", vo="dune"))["web_hooks"] == []
-    run("remove", number)
-    assert "portal" not in run("list")
+        assert f"web hook {number} does not exist" in printed(*words, vo="dune", status=1)
+    assert json.loads(printed("list", "--json", vo="dune"))["web_hooks"] == []
+    printed("remove", number)
+    assert "portal" not in printed("list")
 
 
 @pytest.mark.parametrize(
@@ -96,21 +91,21 @@ def test_a_hook_is_made_tested_shown_and_removed(service: Service, run: Run):
         ((URL, "--name", "a", "--vo", "dune"), "the token is not for web hooks of dune"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(run: Run, words: tuple[str, ...], message: str):
-    assert message in run("add", *words, status=1 if "the token" in message else 2)
+def test_what_cannot_be_is_refused_by_name(printed: Print, words: tuple[str, ...], message: str):
+    assert message in printed("add", *words, status=1 if "the token" in message else 2)
 
 
-def test_operators_set_how_many_hooks_a_vo_has_and_users_have_none(service: Service, run: Run):
+def test_operators_set_how_many_hooks_a_vo_has_and_users_have_none(service: Service, printed: Print):
     service.configure(CONFIG.replace("  dune:\n", "  cms: {Limits: {WebHooks: 0}}\n  dune:\n", 1))
-    assert "cms may have 0 web hooks (Operations/cms/Limits/WebHooks)" in run(
+    assert "cms may have 0 web hooks (Operations/cms/Limits/WebHooks)" in printed(
         "add", URL, "--name", "a", status=2
     )
-    assert "this is for VO admins and operators; your role is user" in run(
+    assert "this is for VO admins and operators; your role is user" in printed(
         "add", URL, "--name", "a", role="user", status=1
     )
     service.configure(CONFIG)
 
 
-def test_a_user_can_be_notified_by_mail(service: Service, run: Run):
-    run("add", "mailto:ada@example.org", "--name", "mail to ada", "--owner", "ada")
-    assert "mailto:ada@example.org" in run("list")
+def test_a_user_can_be_notified_by_mail(service: Service, printed: Print):
+    printed("add", "mailto:ada@example.org", "--name", "mail to ada", "--owner", "ada")
+    assert "mailto:ada@example.org" in printed("list")

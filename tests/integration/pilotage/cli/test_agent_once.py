@@ -11,7 +11,9 @@ from agents import leader
 from pilotage.cli import settings
 from taskqueue.db import agent_leases, database
 from taskqueue.db.clock import DatabaseClock
-from tests.integration.pilotage.cli.test_keys import pilotage
+from tests.support.commands import Run, run
+
+__all__ = ["run"]
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +27,7 @@ def _logs() -> Iterator[None]:
 
 
 def test_an_agent_that_another_process_leads_names_that_process(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = settings.load({"home": tmp_path}, {}).database_url
     database.upgrade(url)
@@ -36,8 +38,8 @@ def test_an_agent_that_another_process_leads_names_that_process(
         agent_leases.acquire(conn, name="sweep", holder="node7:4711:0f0f0f0f", now=now, ttl=leader.LEASE_TIME)
     engine.dispose()
     words = ("agent", "sweep", "retention", "--once", "--home", tmp_path)
-    status, text, _ = pilotage(capsys, *words, "--json")
+    status, text, _ = run(*words, "--json")
     answers = json.loads(text)
     assert (status, answers["sweep"]) == (0, {"active_in": "node7:4711"})
     assert "active_in" not in answers["retention"]
-    assert "active in: node7:4711" in pilotage(capsys, *words)[1]
+    assert "active in: node7:4711" in run(*words)[1]

@@ -6,17 +6,12 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from pilotage.cli import application
 from pilotage.cli.commands import login
 from pilotage.client.api import Json, ServiceAway
+from tests.support.commands import Run, run
 from tests.support.service import Service
 
-
-def _run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        application.main(["login", *words])
-    said = capsys.readouterr()
-    return int(ended.value.code or 0), said.out, said.err
+__all__ = ["run"]
 
 
 def _who(service: Service, link: str) -> str:
@@ -32,9 +27,9 @@ def home(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "home"
 
 
-def test_the_bearer_of_a_token_gets_a_link_for_itself(service: Service, monkeypatch, capsys):
+def test_the_bearer_of_a_token_gets_a_link_for_itself(service: Service, monkeypatch, run: Run):
     monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
-    status, link, _ = _run(capsys)
+    status, link, _ = run("login")
     assert status == 0
     assert link.startswith(f"{service.url}/login#")
     assert "<b>ada</b>" in _who(service, link)
@@ -50,47 +45,45 @@ def _copy_key(service: Service, home: Path) -> None:
 @pytest.mark.parametrize("token", ["", "x"], ids=["signed", "given"])
 @pytest.mark.parametrize("url", ["host", "http://h:99999"])
 def test_an_address_that_is_none_is_a_service_that_is_away(
-    service: Service, home: Path, monkeypatch, capsys, url: str, token: str
+    service: Service, home: Path, monkeypatch, run: Run, url: str, token: str
 ):
     _copy_key(service, home)
     monkeypatch.setenv("PILOTAGE_TOKEN", token)
-    status, _, said = _run(capsys, "--url", url, "--json")
+    status, _, said = run("login", "--url", url, "--json")
     error = json.loads(said)["error"]
     assert (status, error["code"]) == (1, "service_away")
     assert error["message"].startswith(f"{url!r} is not a service address such as https://")
 
 
-def test_a_wrong_proxy_of_a_signed_login_is_wrong_usage(service: Service, home: Path, monkeypatch, capsys):
+def test_a_wrong_proxy_of_a_signed_login_is_wrong_usage(service: Service, home: Path, monkeypatch, run: Run):
     _copy_key(service, home)
     monkeypatch.setenv("PILOTAGE_PROXY", "socks5://h")
-    status, _, said = _run(capsys)
+    status, _, said = run("login")
     assert status == 2
     assert "'socks5://h' is not a proxy address" in said
 
 
-def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, capsys):
+def test_whoever_holds_the_key_needs_no_token(service: Service, home: Path, run: Run):
     _copy_key(service, home)
-    status, answer, said = _run(capsys, "--role", "vo_admin", "--vo", "dune", "--user", "eve", "--json")
+    status, answer, said = run("login", "--role", "vo_admin", "--vo", "dune", "--user", "eve", "--json")
     assert status == 0, said
     page = _who(service, json.loads(answer)["link"])
     assert "<b>eve</b>" in page
     assert "dune" in page
 
 
-def test_a_vo_without_a_role_is_refused(capsys):
-    status, _, said = _run(capsys, "--vo", "cms")
+def test_a_vo_without_a_role_is_refused(run: Run):
+    status, _, said = run("login", "--vo", "cms")
     assert status == 2
     assert "--role" in said
 
 
 @pytest.mark.parametrize("command", [["revoke"], ["token", "revoke"]])
-def test_an_operator_revokes_a_token(service: Service, monkeypatch, capsys, command: list[str]):
+def test_an_operator_revokes_a_token(service: Service, monkeypatch, run: Run, command: list[str]):
     monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
     token = service.token("user", vo="cms", user="ada")
-    with pytest.raises(SystemExit) as ended:
-        application.main([*command, token])
-    said = capsys.readouterr()
-    assert (ended.value.code, said.out) == (0, "revoked\n"), said.err
+    status, out, err = run(*command, token)
+    assert (status, out) == (0, "revoked\n"), err
     assert service.client(token).get("/api/v1/jobs").status_code == 401
 
 

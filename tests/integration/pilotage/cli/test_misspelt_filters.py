@@ -2,18 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pilotage import ApiError, AsyncClient, Client, PilotageError
-from pilotage.cli import application
 from pilotage.client.api import ServiceClient
+from tests.support.commands import Run, run, send_to
 from tests.support.service import Service
 
-Run = Callable[..., tuple[int, str, str]]
+__all__ = ["run"]
+
 
 #: Verbs of `pilotage job`, and methods of both clients, that take filters.
 COMMANDS = ("wait", "list", "kill", "delete", "reschedule", "reset", "resubmit")
@@ -39,21 +39,9 @@ def service(service: Service) -> Service:
     return service
 
 
-@pytest.fixture
-def run(
-    service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Run:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            application.main(["job", *words])
-        said = capsys.readouterr()
-        return int(str(ended.value.code or 0)), said.out, said.err
-
-    return run
+@pytest.fixture(autouse=True)
+def _as_ada(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    send_to(service, tmp_path / "nobody", monkeypatch, "user", vo="cms", user="ada")
 
 
 def _call(client: Client | AsyncClient, method: str, **filters: str) -> list[Any]:
@@ -74,10 +62,10 @@ def test_a_misspelt_value_is_refused_by_each_verb(
     run: Run, service: Service, option: str, name: str, misspelt: str, said: str, good: str | None
 ) -> None:
     for command in (*COMMANDS, "list --by status"):
-        status, _, error = run(*command.split(), option, misspelt)
+        status, _, error = run("job", *command.split(), option, misspelt)
         assert (status, error) == (1, f"pilotage: {said}\n"), command
         if good is not None:
-            status, _, error = run(*command.split(), option, good, "--status", "Done")
+            status, _, error = run("job", *command.split(), option, good, "--status", "Done")
             assert (status, error) == (1 if command == "wait" else 0, ""), command
     token = service.token("user", vo="cms", user="ada")
     for client in (Client(service.url, token), AsyncClient(service.url, token)):
@@ -97,17 +85,17 @@ def test_a_misspelt_value_is_refused_by_each_verb(
 
 def test_names_of_others_are_neither_known_nor_suggested(run: Run) -> None:
     for value in ("secret-scan", "secret-scn"):
-        status, _, error = run("list", "--group", value)
+        status, _, error = run("job", "list", "--group", value)
         assert (status, error) == (1, f"pilotage: no job has the group {value}\n")
-    assert run("list", "--owner", "bobb")[2] == "pilotage: no job has the owner bobb\n"
-    assert run("list", "--vo", "dune")[2] == "pilotage: no job has the VO dune\n"
+    assert run("job", "list", "--owner", "bobb")[2] == "pilotage: no job has the owner bobb\n"
+    assert run("job", "list", "--vo", "dune")[2] == "pilotage: no job has the VO dune\n"
 
 
 def test_one_of_several_values_may_be_misspelt(run: Run, service: Service) -> None:
-    status, _, error = run("kill", "--vo", "cms,dunee")
+    status, _, error = run("job", "kill", "--vo", "cms,dunee")
     assert status == 1
     assert error == "pilotage: no job has the VO dunee; jobs with the other values were changed: 1-2\n"
-    assert [each["status"] for each in json.loads(run("list", "--json")[1])["jobs"]] == ["Killed"] * 2
+    assert [each["status"] for each in json.loads(run("job", "list", "--json")[1])["jobs"]] == ["Killed"] * 2
 
 
 def test_many_ids_are_few_requests_with_a_reason_for_each_that_stays(
@@ -121,7 +109,7 @@ def test_many_ids_are_few_requests_with_a_reason_for_each_that_stays(
         return call(self, method, path, **request)
 
     monkeypatch.setattr(ServiceClient, "_call", count)
-    status, out, error = run("kill", "1-1500")
+    status, out, error = run("job", "kill", "1-1500")
     assert (status, out.split(":")[0]) == (1, "Killed 2")
     assert sent == [("POST", "/jobs/kill")] * 2
     assert error.splitlines()[0] == "pilotage: job 3 does not exist"
@@ -129,7 +117,7 @@ def test_many_ids_are_few_requests_with_a_reason_for_each_that_stays(
 
 
 def test_nothing_to_wait_for_is_no_success(run: Run, service: Service) -> None:
-    assert run("wait", "--group", "mssm-1", "--status", "Done")[:2] == (1, "no jobs\n")
+    assert run("job", "wait", "--group", "mssm-1", "--status", "Done")[:2] == (1, "no jobs\n")
     with Client(service.url, "x") as client, pytest.raises(PilotageError, match="at least one job id"):
         client.wait()
 
@@ -161,7 +149,7 @@ def test_a_value_that_no_job_can_have_is_refused_with_its_option(
     run: Run, option: str, value: str, message: str
 ) -> None:
     for command in COMMANDS:
-        code, out, err = run(command, option, value)
+        code, out, err = run("job", command, option, value)
         assert (code, out) == (2, ""), command
         assert err.startswith(f"pilotage: {option}: "), err
         assert message in err

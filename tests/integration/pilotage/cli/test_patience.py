@@ -13,15 +13,14 @@ from pilotage.cli import application
 from pilotage.client import submission
 from pilotage.client.api import wait_out
 from pilotage.service.queries import jobs
+from tests.support.commands import send_to
 from tests.support.service import Service
 
 
 @pytest.fixture
 def keys(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str | None]:
     """Of all submissions; the first is stored, but its commit is not confirmed, the second never comes."""
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
+    send_to(service, tmp_path / "nobody", monkeypatch, "user", vo="cms", user="ada")
     submit, keys = jobs.submit, list[str | None]()
 
     def submit_during_failover(*words: Any, key: str | None, **options: Any) -> Any:

@@ -1,56 +1,40 @@
 """`pilotage queue drain`, `resume`, `find` and `pool for-queue` against a real service."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pilotage.cli import application
+from tests.support.commands import Run, run, send_to
 from tests.support.service import Service
+
+__all__ = ["run"]
 
 SITE, QUEUE = "LCG.A.org", "LCG.A.org/ce1/long"
 ASKED = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
-#: Answers of a command: exit status, standard output, standard error.
-Run = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def run(
-    service: Service,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("site_admin", site=SITE, user="eva"))
-
-    def run(*words: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            application.main(list(words) if words[0] == "pool" else ["queue", *words])
-        said = capsys.readouterr()
-        return int(str(ended.value.code)), said.out, said.err
-
-    return run
+@pytest.fixture(autouse=True)
+def _as_site_admin(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    send_to(service, tmp_path / "nobody", monkeypatch, "site_admin", site=SITE, user="eva")
 
 
 def test_a_queue_is_drained_and_resumed(run: Run, service: Service) -> None:
-    assert run("drain", QUEUE, "--reason", "new disks") == (0, f"{QUEUE}: gets no new jobs\n", "")
+    assert run("queue", "drain", QUEUE, "--reason", "new disks") == (0, f"{QUEUE}: gets no new jobs\n", "")
     pilot = service.pilot(QUEUE)
     assert pilot.post("/api/v1/matcher/requestJob", json=ASKED).json()["reason"] == "not_usable"
     [newest, *_] = service.operator().get("/api/v1/config/versions").json()["versions"]
     assert newest["message"] == "new disks"
-    assert run("resume", QUEUE) == (0, f"{QUEUE}: gets jobs again\n", "")
+    assert run("queue", "resume", QUEUE) == (0, f"{QUEUE}: gets jobs again\n", "")
     assert pilot.post("/api/v1/matcher/requestJob", json=ASKED).json()["reason"] == "no_task_queue"
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("drain", "LCG.B.org/ce2/all"), "not yours to change"),
-        (("drain", "LCG.A.org/ce1/longg"), "did you mean LCG.A.org/ce1/long?"),
-        (("resume", QUEUE), "Enabled"),
+        (("queue", "drain", "LCG.B.org/ce2/all"), "not yours to change"),
+        (("queue", "drain", "LCG.A.org/ce1/longg"), "did you mean LCG.A.org/ce1/long?"),
+        (("queue", "resume", QUEUE), "Enabled"),
     ],
 )
 def test_what_cannot_be_switched_is_refused(
@@ -63,33 +47,35 @@ def test_what_cannot_be_switched_is_refused(
 
 
 def test_a_site_admin_finds_queues_for_any_vo_at_the_own_site(run: Run) -> None:
-    status, out, _ = run("find", "--vo", "dune", "--requires", "MaxRAM=8000", "--json")
+    status, out, _ = run("queue", "find", "--vo", "dune", "--requires", "MaxRAM=8000", "--json")
     assert (status, list(json.loads(out)["LCG.A.org"]["ce1"])) == (0, ["short"])
-    status, out, _ = run("find", "--vo", "cms", "--requires", "other.MaxRAM >= 1", "--node", "CE")
+    status, out, _ = run("queue", "find", "--vo", "cms", "--requires", "other.MaxRAM >= 1", "--node", "CE")
     assert (status, "LCG.A.org/ce1\t" in out, "LCG.B.org" in out) == (0, True, False)
-    assert "LCG.A.org\t" in run("find", "--vo", "cms", "--node", "Site", "--ce-requires", "VO=cms")[1]
+    assert (
+        "LCG.A.org\t" in run("queue", "find", "--vo", "cms", "--node", "Site", "--ce-requires", "VO=cms")[1]
+    )
 
 
 def test_found_queues_are_shown_with_what_was_required(run: Run) -> None:
-    status, out, _ = run("find", "--vo", "dune", "--requires", "maxram=8000")
+    status, out, _ = run("queue", "find", "--vo", "dune", "--requires", "maxram=8000")
     headings, row = (line.split("\t") for line in out.splitlines())
     assert (status, headings, row[0]) == (0, ["Site/CE/Queue", "maxram"], "LCG.A.org/ce1/short")
     assert float(row[1].replace(",", "")) >= 8000
-    headings = run("find", "--vo", "dune", "--requires", "other.MaxRAM >= 8000")[1].splitlines()[0]
+    headings = run("queue", "find", "--vo", "dune", "--requires", "other.MaxRAM >= 8000")[1].splitlines()[0]
     assert "maxWallClockTime" in headings
 
 
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("find", "--vo", "cms", "--node", "Sites"), 2, "did you mean Site?"),
+        (("queue", "find", "--vo", "cms", "--node", "Sites"), 2, "did you mean Site?"),
         (
-            ("find", "--vo", "cms", "--requires", "A=1", "--requires", "x > 1"),
+            ("queue", "find", "--vo", "cms", "--requires", "A=1", "--requires", "x > 1"),
             2,
             "an expression stands alone",
         ),
-        (("find", "--vo", "cms", "--requires", "A=1", "--requires", "A=2"), 2, "required twice"),
-        (("find", "--requires", "A=1"), 2, "vo: is required"),
+        (("queue", "find", "--vo", "cms", "--requires", "A=1", "--requires", "A=2"), 2, "required twice"),
+        (("queue", "find", "--requires", "A=1"), 2, "vo: is required"),
         (("pool", "for-queue", "LCG.A.org"), 2, "LCG.A.org"),
         (("pool", "for-queue", "LCG.A.org/ce1/lnog"), 1, "did you mean LCG.A.org/ce1/long?"),
     ],

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,14 @@ import httpx
 import pytest
 
 from examples.servers.slurm import Slurm
-from pilotage.cli import application
 from pilotage.cli.commands import site
 from pilotage.cli.errors import WrongUsage
 from pilotage.client.api import ServiceClient
 from tests.support import wait
+from tests.support.commands import Run, run, send_to
 from tests.support.service import Service
+
+__all__ = ["run"]
 
 SITE = "LCG.A.org"
 THROTTLE = "Throttle: {Policy: brokering, MaxJobs: 5, MaxSubmittingJobs: 2}"
@@ -26,8 +27,6 @@ LIMITS = """
         AllSites: {VO: {dune: {Curb: 10, Max: 20, Interval: 30}}}
       MatchingDelay: {LCG.A.org: {JobGroup: {g: 30}, Burst: {JobGroup: {g: 2}}}}
 """
-#: Answers of a command: exit status, standard output, standard error.
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -45,24 +44,14 @@ def gateway(limited: Service) -> httpx.Client:
 
 
 @pytest.fixture
-def run(
-    limited: Service,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", limited.url)
+def at_site(limited: Service, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Runs `pilotage site …` as the admin of a site."""
 
-    def run(*words: str, role: str = "site_admin", **wishes: Any) -> tuple[int, str, str]:
-        token = limited.token(role, **(wishes or {"site": SITE}))
-        monkeypatch.setenv("PILOTAGE_TOKEN", token)
-        with pytest.raises(SystemExit) as ended:
-            application.main(["site", *words])
-        said = capsys.readouterr()
-        return int(str(ended.value.code)), said.out, said.err
+    def command(*words: str, site: str = SITE) -> tuple[int, str, str]:
+        send_to(limited, tmp_path / "nobody", monkeypatch, "site_admin", site=site)
+        return run("site", *words)
 
-    return run
+    return command
 
 
 def ask(gateway: httpx.Client, count: int = 5) -> Any:
@@ -70,31 +59,27 @@ def ask(gateway: httpx.Client, count: int = 5) -> Any:
     return gateway.post("/api/v1/matcher/requestJob", json=body).json()
 
 
-def test_a_site_advertises_by_hand_and_shows_how_it_stands(run: Run, gateway: httpx.Client) -> None:
-    said = run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
+def test_a_site_advertises_by_hand_and_shows_how_it_stands(at_site: Run, gateway: httpx.Client) -> None:
+    said = at_site("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
     assert said == (0, f"{SITE}: advertised\n", "")
     assert len(ask(gateway)["matches"]) == 1
-    status, out, _ = run("show", SITE, "--json")
+    status, out, _ = at_site("show", SITE, "--json")
     [throttle] = json.loads(out)["throttles"]
     assert (status, throttle["reserved"], throttle["counters"]["CurMatches"]) == (0, 1, 2)
-    status, out, _ = run("list", "--json")
+    status, out, _ = at_site("list", "--json")
     assert (status, [each["site"] for each in json.loads(out)["sites"]]) == (0, [SITE, "LCG.B.org"])
 
 
-def test_a_site_admin_who_lists_jobs_is_referred_to_their_numbers(
-    run: Run, limited: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run("list")  # sets the token
+def test_a_site_admin_who_lists_jobs_is_referred_to_their_numbers(at_site: Run, run: Run) -> None:
+    at_site("list")  # sets the token
     for words, status in (["job", "list"], 1), (["job", "list", "--by", "vo,status"], 0):
-        with pytest.raises(SystemExit) as ended:
-            application.main(words)
-        said = capsys.readouterr()
-        assert ended.value.code == status
-        assert ("`pilotage job list --by vo,status` counts the jobs at your site" in said.err) is bool(status)
+        ended, _, err = run(*words)
+        assert ended == status
+        assert ("`pilotage job list --by vo,status` counts the jobs at your site" in err) is bool(status)
 
 
-def test_an_excluded_node_is_shown_and_readmitted(run: Run, limited: Service) -> None:
-    assert run("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
+def test_an_excluded_node_is_shown_and_readmitted(at_site: Run, limited: Service) -> None:
+    assert at_site("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
     director = limited.as_role("director", vo="cms")
     for number in range(3):
         stamp = f"north.any.{number}"
@@ -105,35 +90,35 @@ def test_an_excluded_node_is_shown_and_readmitted(run: Run, limited: Service) ->
         end = {"status": "Failed", "reason": "no space left", "host_trouble": True}
         pilot.post(f"/api/v1/pilots/{stamp}/status", json=end).raise_for_status()
 
-    status, out, _ = run("nodes", SITE)
+    status, out, _ = at_site("nodes", SITE)
     assert status == 0
     assert all(word in out for word in ("n1", "cms", "no space left"))
-    assert [each["node"] for each in json.loads(run("nodes", SITE, "--json")[1])["nodes"]] == ["n1"]
-    assert run("readmit", SITE, "n1", site="LCG.B.org")[0] == 1
-    assert run("readmit", SITE, "n1") == (0, f"n1 of {SITE}: readmitted\n", "")
-    assert run("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
-    status, _, said = run("readmit", SITE, "n1")
+    assert [each["node"] for each in json.loads(at_site("nodes", SITE, "--json")[1])["nodes"]] == ["n1"]
+    assert at_site("readmit", SITE, "n1", site="LCG.B.org")[0] == 1
+    assert at_site("readmit", SITE, "n1") == (0, f"n1 of {SITE}: readmitted\n", "")
+    assert at_site("nodes", SITE) == (0, f"{SITE}: no node is excluded\n", "")
+    status, _, said = at_site("readmit", SITE, "n1")
     assert (status, "excluded node n1 of LCG.A.org does not exist" in said) == (1, True)
 
 
-def test_whole_numbers_are_shown_as_such(run: Run) -> None:
-    run("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
-    status, out, _ = run("show", SITE, "--json")
+def test_whole_numbers_are_shown_as_such(at_site: Run) -> None:
+    at_site("advertise", SITE, "CurrentJobs=1", "CurrentSubmittingJobs=0")
+    status, out, _ = at_site("show", SITE, "--json")
     [throttle] = json.loads(out)["throttles"]
     numbers = {**throttle["counters"], **throttle["limits"]}
     assert (status, numbers["CurMatches"], numbers["MaxJobs"]) == (0, 1, 5)
     assert {type(each) for each in numbers.values()} == {int}
-    shown = run("show", SITE)[1]
+    shown = at_site("show", SITE)[1]
     assert "1.0" not in shown
     assert "Counters" in shown
     assert not [word for word in ("Gauges", "As of", "Scope") if word in shown]
 
 
-def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.Client) -> None:
-    run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
+def test_limits_and_delays_are_shown_with_what_is_used(at_site: Run, gateway: httpx.Client) -> None:
+    at_site("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
     assert len(ask(gateway)["matches"]) == 1
     assert ask(gateway)["reason"] == "limits"
-    status, out, _ = run("limits", SITE, "--json")
+    status, out, _ = at_site("limits", SITE, "--json")
     shown = json.loads(out)["limits"]
     by_value = {each["value"]: each for each in shown if each["scope"] == SITE}
     running, delay = by_value["Merge"], by_value["g"]
@@ -144,7 +129,7 @@ def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.
     ]
     assert bounds == [[7, 90, 0], [None, 4, 0]]
     assert (delay["value"], delay["seconds"], delay["burst"], delay["full"]) == ("g", 30.0, 2, False)
-    _, out, _ = run("limits", SITE)
+    _, out, _ = at_site("limits", SITE)
     for word in (
         "JobType Merge",
         "1 at a time",
@@ -161,18 +146,18 @@ def test_limits_and_delays_are_shown_with_what_is_used(run: Run, gateway: httpx.
         assert word in out
 
 
-def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> None:
-    run("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
-    status, out, _ = run("ban", SITE, "--reason", "power cut", "--until", "2999-01-01T08:00", "--json")
+def test_a_site_is_banned_and_allowed_again(at_site: Run, gateway: httpx.Client) -> None:
+    at_site("advertise", SITE, "CurrentJobs=0", "CurrentSubmittingJobs=0")
+    status, out, _ = at_site("ban", SITE, "--reason", "power cut", "--until", "2999-01-01T08:00", "--json")
     assert (status, json.loads(out)["ban"]["reason"]) == (0, "power cut")
     answer = ask(gateway)
     assert (answer["matches"], answer["reason"]) == ([], "banned")
     assert answer["retry_after"] > 0
-    listed = next(line for line in run("list")[1].splitlines() if SITE in line)
+    listed = next(line for line in at_site("list")[1].splitlines() if SITE in line)
     assert "no" in listed.split()
     assert "power cut" in listed
-    assert "power cut" in run("limits", SITE)[2]
-    assert run("allow", SITE) == (0, f"{SITE}: allowed\n", "")
+    assert "power cut" in at_site("limits", SITE)[2]
+    assert at_site("allow", SITE) == (0, f"{SITE}: allowed\n", "")
     assert len(ask(gateway)["matches"]) == 1
 
 
@@ -194,26 +179,28 @@ def test_a_site_is_banned_and_allowed_again(run: Run, gateway: httpx.Client) -> 
         (("advertise", SITE, "Requirements=CurMatches < 5 && my.requirements"), 2, "refers to itself"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
-    ended, out, err = run(*words)
+def test_what_is_wrong_is_told_in_a_line(
+    at_site: Run, words: tuple[str, ...], status: int, said: str
+) -> None:
+    ended, out, err = at_site(*words)
     assert (ended, out, len(err.splitlines())) == (status, "", 1), err
     assert said in err
 
 
-def test_a_name_like_a_counter_is_taken_and_doubted(run: Run, gateway: httpx.Client) -> None:
-    said = run("advertise", SITE, "Curentjobs=3", "Weather=5")
+def test_a_name_like_a_counter_is_taken_and_doubted(at_site: Run, gateway: httpx.Client) -> None:
+    said = at_site("advertise", SITE, "Curentjobs=3", "Weather=5")
     doubt = "Curentjobs: is used only in expressions, did you mean CurrentJobs?"
     assert said[:2] == (0, f"{SITE}: advertised\n")
     first, second = said[2].splitlines()
     assert first == f"pilotage: {doubt}"
     assert second.startswith("pilotage: Weather: nothing reads it, no job can require it")
-    [throttle] = json.loads(run("show", SITE, "--json")[1])["throttles"]
+    [throttle] = json.loads(at_site("show", SITE, "--json")[1])["throttles"]
     assert throttle["advertisement"] == {"Curentjobs": 3, "Weather": 5}
     assert ask(gateway)["reason"] == "throttled"
 
 
-def test_values_that_are_measured_everywhere_are_not_doubted(run: Run) -> None:
-    assert run("advertise", SITE, "Load=3", "SubmitErrors=0", "SubmitSeconds=0.2") == (
+def test_values_that_are_measured_everywhere_are_not_doubted(at_site: Run) -> None:
+    assert at_site("advertise", SITE, "Load=3", "SubmitErrors=0", "SubmitSeconds=0.2") == (
         0,
         f"{SITE}: advertised\n",
         "",
@@ -304,10 +291,10 @@ def test_the_jobs_that_wait_in_a_real_slurm_close_its_site(
         slurm.ask("scancel", "--me")
 
 
-def test_the_job_types_of_gateways_are_shown(run: Run, gateway: httpx.Client) -> None:
+def test_the_job_types_of_gateways_are_shown(at_site: Run, gateway: httpx.Client) -> None:
     advertised = {"JobTypes": ["generic", "montecarlo"]}
     gateway.post(f"/api/v1/sites/{SITE}/ces/ce1/advertisement", json=advertised).raise_for_status()
-    status, out, _ = run("show", SITE)
+    status, out, _ = at_site("show", SITE)
     assert status == 0
     [line] = [each for each in out.splitlines() if "montecarlo" in each]
     assert line.split()[:3] == [f"{SITE}/ce1", "generic,", "montecarlo"]

@@ -11,13 +11,15 @@ import pytest
 from sqlalchemy import select, update
 
 from pilotage import Client
-from pilotage.cli import application
 from taskqueue import day_record, past_forecasts
 from taskqueue.day_record import Seen, Series
 from taskqueue.db import database
 from taskqueue.past_forecasts import NewForecast, StartInterval
 from taskqueue.schema.tables import start_forecasts, task_queues
+from tests.support.commands import Run, run, send_to
 from tests.support.service import Service
+
+__all__ = ["run"]
 
 QUEUE = "LCG.A.org/ce1/long"
 ASKED = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100, "JobType": "Test"}
@@ -26,28 +28,19 @@ HELD = re.compile(
     r"Starts probably between \d min and \d min from now \(97 % of the last 39 such forecasts held\)\."
 )
 #: What a command prints.
-Run = Callable[..., str]
+Print = Callable[..., str]
 
 
 @pytest.fixture
-def run(
-    service: Service,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path / "nobody"))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
+def printed(service: Service, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Print:
+    send_to(service, tmp_path / "nobody", monkeypatch, "user", vo="cms", user="ada")
 
-    def run(*words: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            application.main(["job", *words])
-        said = capsys.readouterr()
-        assert not ended.value.code
-        return " ".join((said.out + said.err).split())
+    def run_well(*words: str) -> str:
+        status, out, err = run("job", *words)
+        assert status == 0, err
+        return " ".join((out + err).split())
 
-    return run
+    return run_well
 
 
 def record(service: Service, ids: list[int]) -> None:
@@ -70,10 +63,10 @@ def record(service: Service, ids: list[int]) -> None:
             )
 
 
-def test_the_forecast_of_a_job_is_told_everywhere(service: Service, run: Run) -> None:
+def test_the_forecast_of_a_job_is_told_everywhere(service: Service, printed: Print) -> None:
     ids = service.submit(*[{"Executable": "true"}] * 40)
-    assert REFUSED in run("show", str(ids[9]))
-    assert REFUSED in run("explain", str(ids[9]))
+    assert REFUSED in printed("show", str(ids[9]))
+    assert REFUSED in printed("explain", str(ids[9]))
     record(service, ids)
     answer = service.user().get(f"/api/v1/jobs/{ids[9]}/start").json()
     earliest, latest = (datetime.fromisoformat(answer[name]) for name in ("earliest", "latest"))
@@ -81,34 +74,34 @@ def test_the_forecast_of_a_job_is_told_everywhere(service: Service, run: Run) ->
     assert timedelta(seconds=80) < latest - earliest < timedelta(seconds=110)
     assert (answer["held"], answer["of"]) == (38, 39)
     assert HELD.fullmatch(answer["text"])
-    assert HELD.search(run("show", str(ids[9])))
-    assert HELD.search(run("explain", str(ids[9])))
-    assert HELD.fullmatch(json.loads(run("show", str(ids[9]), "--json"))["start"]["text"])
+    assert HELD.search(printed("show", str(ids[9])))
+    assert HELD.search(printed("explain", str(ids[9])))
+    assert HELD.fullmatch(json.loads(printed("show", str(ids[9]), "--json"))["start"]["text"])
     client = Client(service.url, token=service.token("user", vo="cms", user="ada"))
     assert HELD.fullmatch(client.forecast_start(ids[9])["text"])
     assert (client.explain(ids[9]).start or {})["held"] == 38
 
 
 def test_a_submission_on_a_terminal_tells_when_its_last_job_starts(
-    service: Service, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    service: Service, printed: Print, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     jdl = tmp_path / "job.jdl"
     jdl.write_text('Executable = "/bin/true";')
-    assert "forecast" not in run("submit", str(jdl))  # a script reads the ids
+    assert "forecast" not in printed("submit", str(jdl))  # a script reads the ids
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda _: True, raising=False)
-    assert run("submit", str(jdl)).endswith(REFUSED)
-    assert run("submit", str(jdl), "-n", "2").endswith(f"The last of them: {REFUSED}")
+    assert printed("submit", str(jdl)).endswith(REFUSED)
+    assert printed("submit", str(jdl), "-n", "2").endswith(f"The last of them: {REFUSED}")
 
 
 def test_a_job_that_is_not_submitted_has_the_forecast_of_one_submitted_now(
-    service: Service, run: Run, tmp_path: Path
+    service: Service, printed: Print, tmp_path: Path
 ) -> None:
     jdl = tmp_path / "job.jdl"
     jdl.write_text('Executable = "true";')
-    assert REFUSED in run("explain", str(jdl))
+    assert REFUSED in printed("explain", str(jdl))
     ids = service.submit(*[{"Executable": "true"}] * 40)
     record(service, ids)
-    assert "Starts probably between" in run("explain", str(jdl))
+    assert "Starts probably between" in printed("explain", str(jdl))
     client = Client(service.url, token=service.token("user", vo="cms", user="ada"))
     foreseen = client.explain({"Executable": "true"}).start or {}
     [last] = service.submit({"Executable": "true"})
@@ -123,7 +116,9 @@ def test_a_job_that_is_not_submitted_has_the_forecast_of_one_submitted_now(
     assert client.explain({"Executable": "true", "Site": "LCG.Nope.org"}).start is None
 
 
-def test_the_forecast_of_a_group_is_told_everywhere_and_to_nobody_else(service: Service, run: Run) -> None:
+def test_the_forecast_of_a_group_is_told_everywhere_and_to_nobody_else(
+    service: Service, printed: Print
+) -> None:
     ids = service.submit(*[{"Executable": "true", "JobGroup": "scan"}] * 40)
     record(service, ids)
     answer = service.user().get("/api/v1/jobs/end", params={"job_group": "scan"}).json()
@@ -134,7 +129,7 @@ def test_the_forecast_of_a_group_is_told_everywhere_and_to_nobody_else(service: 
         text,
     )
     assert (answer["waiting"], answer["latest"], answer["last_start"]["held"]) == (40, None, 38)
-    assert run("forecast", "scan").startswith("The last of 40 waiting jobs: Starts probably between ")
+    assert printed("forecast", "scan").startswith("The last of 40 waiting jobs: Starts probably between ")
     client = Client(service.url, token=service.token("user", vo="cms", user="ada"))
     assert client.forecast_end("scan", vo="cms", owner="ada")["waiting"] == 40
     nothing = "No forecast of the end: no job of the group waits or runs."

@@ -5,17 +5,20 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from sqlalchemy import Engine
 
-from pilotage.cli import application
 from pilotage.service.queries import accounting
 from pilotage.service.services import utc_now
+from tests.support.commands import Run, run, send_to
 from tests.support.factories import accounted_jobs
 from tests.support.service import Service, running
+
+__all__ = ["run"]
 
 
 @pytest.fixture(scope="module")
@@ -114,27 +117,21 @@ def test_the_sums_are_a_table_for_spreadsheets(service: Service, how: str):
 
 
 def test_the_command_shows_the_same(
-    service: Service, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: Service, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("operator", user="root"))
-
-    def run(*words: str) -> tuple[int, str]:
-        with pytest.raises(SystemExit) as ended:
-            application.main(["accounting", "--from", "2d", *words])
-        return int(ended.value.code or 0), "".join(capsys.readouterr())
-
-    status, shown = run("--by", "vo,site", "--vo", "cms")
+    send_to(service, tmp_path, monkeypatch)
+    words = ("accounting", "--from", "2d")
+    status, shown, _ = run(*words, "--by", "vo,site", "--vo", "cms")
     assert status == 0
     assert [line.split()[:6] for line in shown.splitlines() if "LCG.A.org" in line] == [
         ["cms", "LCG.A.org", "2", "2.0", "2.0", "1.0"]
     ]
     assert "50.0 %" in shown
     assert "a pilot 2.0" in shown
-    assert json.loads(run("--json", "--bucket", "day")[1])["bucket"] == "day"
-    assert run("--csv", "--by", "owner")[1].startswith("owner,jobs,attempts,wall_seconds")
-    assert run("--csv", "--json")[0] == 2
-    status, said = run("--by", "ownr")
+    assert json.loads(run(*words, "--json", "--bucket", "day")[1])["bucket"] == "day"
+    assert run(*words, "--csv", "--by", "owner")[1].startswith("owner,jobs,attempts,wall_seconds")
+    assert run(*words, "--csv", "--json")[0] == 2
+    status, _, said = run(*words, "--by", "ownr")
     assert (status, said.count("\n"), said.endswith("did you mean owner?\n")) == (2, 1, True)
 
 

@@ -6,13 +6,15 @@ from typing import Any
 import pytest
 
 from cs_config.tree.address import QueueAddress
-from pilotage.cli import application
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from taskqueue.pilots import pilots
 from tests.integration.pilotage.service.pages.test_access import session
+from tests.support.commands import Run, run, send_to
 from tests.support.factories import stored_rows
 from tests.support.service import Service
+
+__all__ = ["run"]
 
 SITE = "LCG.A.org"
 QUEUE = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 10**6}
@@ -97,28 +99,20 @@ def test_floors_are_shown_with_what_vos_have_and_with_the_reason_why_a_job_comes
 
 
 def test_the_page_of_the_site_and_the_command_show_floors(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    service: Service, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.submit({"Executable": "x"})
     with session(service, "vo_admin", vo="cms", user="lead") as browser:
         page = browser.get(f"/sites/{SITE}").text
     assert "What each VO has at least" in page
     assert "comes first" in page
-    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
-    monkeypatch.setenv("PILOTAGE_URL", service.url)
-    monkeypatch.setenv("PILOTAGE_TOKEN", service.token("user", vo="cms", user="ada"))
-    for words, status, texts in (
-        (["--site", SITE], 0, ("cms", "2 cores", "comes first", "25 %")),
-        (["--site", SITE, "--vo", "cms"], 2, ("give one of them",)),
-    ):
-        with pytest.raises(SystemExit) as ended:
-            application.main(["share", "show", *words])
-        said = capsys.readouterr()
-        assert ended.value.code == status
-        assert all(text in said.out + said.err for text in texts)
-    with pytest.raises(SystemExit):
-        application.main(["site", "limits", SITE])
-    rows = capsys.readouterr().out
+    send_to(service, tmp_path, monkeypatch, "user", vo="cms", user="ada")
+    status, out, _ = run("share", "show", "--site", SITE)
+    assert status == 0
+    assert all(text in out for text in ("cms", "2 cores", "comes first", "25 %"))
+    status, _, err = run("share", "show", "--site", SITE, "--vo", "cms")
+    assert (status, "give one of them" in err) == (2, True)
+    rows = run("site", "limits", SITE)[1]
     assert all(text in rows for text in ("floor", "at least 2 cores", "at least 25 %", "0 of 0 cores"))
 
 
