@@ -93,6 +93,8 @@ def test_an_answer_is_read() -> None:
         http(b"<html>Closed for maintenance</html>", "403 Forbidden"),
         http(b"", "409 Conflict"),
         http(b"", "401 Unauthorized"),
+        http(b"", "408 Request Timeout"),
+        http(b"", "425 Too Early"),
         http(b'{"error": {"code": "not_authenticated", "message": "x", "details": {}}}', "401 Unauthorized"),
     ],
 )

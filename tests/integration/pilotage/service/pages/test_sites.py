@@ -296,6 +296,7 @@ def test_nobody_else_bans_or_drains(grid: Service, signed_in: SignedIn, who: dic
     page = signed_in(grid, **who)
     page.goto(f"/sites/{SITE}")
     assert not page.get_by_role("button", name="Ban").count()
+    assert not page.get_by_role("link", name="Plan a downtime…").count()
     page.goto(f"/sites/{QUEUE}")
     assert not page.get_by_role("button", name="Drain").count()
     csrf = page.locator("input[name=csrf]").first.get_attribute("value")

@@ -1,9 +1,7 @@
 import contextlib
 import hashlib
-import io
 import os
 import socket
-import tarfile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,19 +12,14 @@ from taskqueue import blobs
 from taskqueue.blob_stores import directory as directories
 from taskqueue.db import database
 from tests.support import wait
-from tests.support.factories import stored_rows
+from tests.support.factories import archives, stored_rows
 from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
 
 
 def archive(content: bytes = b"echo hello\n") -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        member = tarfile.TarInfo("run.sh")
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return stream.getvalue()
+    return archives.tar({"run.sh": content})
 
 
 def digest(data: bytes) -> str:

@@ -1,9 +1,7 @@
 """Sandboxes and outputs in a bucket: the same answers as from a directory, and 503 while it is away."""
 
 import hashlib
-import io
 import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from pilotage.service.queries import archives
 from tests.support import databases
+from tests.support.factories.archives import tar
 from tests.support.servers.s3_server import S3Server, make_store
 from tests.support.service import CONFIG, Service, running
 
@@ -30,13 +29,7 @@ def service(
 
 
 def _archive(size: int) -> bytes:
-    stream = io.BytesIO()
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for name, content in (("run.sh", b"echo hello\n"), ("data", os.urandom(size))):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return stream.getvalue()
+    return tar({"run.sh": b"echo hello\n", "data": os.urandom(size)})
 
 
 def _start(service: Service, data: bytes) -> tuple[int, str, httpx.Client]:

@@ -1,7 +1,5 @@
 """Deadlocks and serialization failures of the database reach nobody: what failed is done again."""
 
-import io
-import tarfile
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,7 +12,7 @@ from agents import leader, lost_jobs
 from pilotage.service.services import utc_now
 from taskqueue.db import database
 from tests.support import wait
-from tests.support.factories import queued_jobs, stored_rows
+from tests.support.factories import archives, queued_jobs, stored_rows
 from tests.support.service import CONFIG, Service, running
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -48,13 +46,6 @@ def service(engine: Engine, tmp_path: Path, request: pytest.FixtureRequest) -> I
         yield service
 
 
-def archive() -> bytes:
-    with io.BytesIO() as packed:
-        with tarfile.open(fileobj=packed, mode="w") as tar:
-            tar.addfile(tarfile.TarInfo("x"))
-        return packed.getvalue()
-
-
 def run(service: Service) -> tuple[httpx.Client, int, str]:
     """A pilot with a job that was just given to it."""
     answer = service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]})
@@ -69,15 +60,16 @@ def status(service: Service, job_id: int) -> str:
 
 
 def test_reports_and_archives_are_stored(service: Service) -> None:
-    assert service.user().post("/api/v1/sandboxes", content=archive()).is_success
+    packed = archives.tar({"x": b""})
+    assert service.user().post("/api/v1/sandboxes", content=packed).is_success
     pilot, job_id, lease = run(service)
     assert pilot.post(f"{lease}/start").is_success
     assert pilot.post(f"{lease}/heartbeat").is_success
-    assert pilot.put(f"{lease}/output", content=archive()).is_success
+    assert pilot.put(f"{lease}/output", content=packed).is_success
     answer = pilot.post(f"{lease}/finish", json={"status": "Done", "exit_code": 0})
     assert answer.is_success, answer.text
     assert status(service, job_id) == "Done"
-    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == archive()
+    assert service.user().get(f"/api/v1/jobs/{job_id}/output").content == packed
 
 
 def test_a_job_is_given_back(service: Service) -> None:

@@ -66,7 +66,9 @@ def test_what_cannot_be_planned_is_refused(service: Service) -> None:
     early = _plan(admin, begins=-24 * 365.25 * 100, ends=1)
     assert (early.status_code, "is before 1970" in early.text) == (400, True)
     assert _plan(admin, f"{SITE}/nosuch", begins=1, ends=2).status_code == 404
-    assert _plan(admin, f"{CE}/long", begins=1, ends=2).status_code == 404
+    of_queue = _plan(admin, f"{CE}/long", begins=1, ends=2)
+    message = f"place {CE}/long does not exist, did you mean {CE}?"
+    assert (of_queue.status_code, of_queue.json()["error"]["message"]) == (404, message)
     assert _plan(admin, "LCG.B.org", begins=1, ends=2).status_code == 403
     assert admin.post("/api/v1/downtimes/7/remove").json()["error"]["code"] == "downtime_not_found"
     planned = _plan(service.operator(), "LCG.B.org", begins=1, ends=2).json()
@@ -213,11 +215,6 @@ def test_what_a_feed_states_has_no_button_of_ours(service: Service) -> None:
         page = browser.get(f"/sites/{SITE}").text
     assert f"Downtime of {CE}" in page
     assert "/remove" not in page
-
-
-def test_a_queue_has_no_downtime_of_its_own(service: Service) -> None:
-    error = _plan(service.operator(), f"{CE}/long", begins=1, ends=2).json()["error"]
-    assert error["message"] == f"place {CE}/long does not exist, did you mean {CE}?"
 
 
 def test_pages_show_downtimes(service: Service) -> None:

@@ -1,7 +1,5 @@
 """Every route and every page answers on PostgreSQL: the life of a job, its pilot and its configuration."""
 
-import io
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from starlette.routing import compile_path
 from examples.servers.postgres import Postgres
 from taskqueue.db import database
 from tests.integration.pilotage.service.pages.test_access import PAGES, session
+from tests.support.factories.archives import tar
 from tests.support.routes_by_role import QUEUE, ROUTES, list_routes_of_plugins
 from tests.support.service import CONFIG, Service, running
 
@@ -75,7 +74,7 @@ def test_every_route_succeeds(service: Service):
 def _go_everywhere(walk: Walk, service: Service) -> None:
     user, operator = service.user(), service.operator()
     director = service.as_role("director", vo="cms", site=SITE)
-    sandbox = walk.go(user, "POST", "/sandboxes", content=_archive()).json()["sandbox"]
+    sandbox = walk.go(user, "POST", "/sandboxes", content=tar({"out.txt": b"ok"})).json()["sandbox"]
     job = {"Executable": "true", "Requirements": {"Memory": 100}}
     walk.go(user, "POST", "/jobs/plan", json={"sources": [{"job": job}]})
     ids = walk.go(user, "POST", "/jobs", json={"jobs": [job] * 3, "sandbox": sandbox}).json()["job_ids"]
@@ -163,7 +162,7 @@ def _match(walk: Walk, service: Service, director: httpx.Client, ids: list[int])
     operator, local = service.operator(), [{"number": 1, "state": "running", "tries": 1}]
     walk.go(operator, "PUT", f"/leases/{leases[0]}/local-jobs", json={"local_jobs": local})
     walk.go(pilot, "POST", "/tokens/renew")
-    walk.go(pilot, "PUT", f"/leases/{leases[0]}/output", content=_archive())
+    walk.go(pilot, "PUT", f"/leases/{leases[0]}/output", content=tar({"out.txt": b"ok"}))
     walk.go(pilot, "POST", f"/leases/{leases[0]}/note", json={"parameters": {"Node": "n1"}})
     walk.go(pilot, "POST", f"/leases/{leases[0]}/finish", json={"status": "Completed"})
     [completed] = walk.go(service.user(), "GET", "/jobs", params={"status": "Completed"}).json()["jobs"]
@@ -306,15 +305,6 @@ def test_every_request_is_carried_out_once_whichever_of_its_changes_meets_a_conf
                 found.append(walk.count_done())
             engine.dispose()
     assert found == [found[0]] * 6
-
-
-def _archive() -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        member = tarfile.TarInfo("out.txt")
-        member.size = 2
-        archive.addfile(member, io.BytesIO(b"ok"))
-    return buffer.getvalue()
 
 
 def test_every_page_is_shown(service: Service, tmp_path: Path):
