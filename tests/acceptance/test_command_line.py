@@ -33,7 +33,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     (directory / "hello.jdl").write_text(JOB.replace("%s", "world"))
     (directory / "hello.sh").write_text('#!/bin/sh\necho "hello $1"\n')
     (directory / "hello.sh").chmod(0o755)
-    (directory / "sample.jdl").write_text(JOB.replace("%s", "%(SAMPLE)s"))
     return QuickHome(directory / "home")
 
 
@@ -116,14 +115,6 @@ def test_the_page_for_python_runs_as_it_stands(up: Home, tmp_path: Path) -> None
     assert "hello\n" in done.stdout
     assert "result.txt 1.5" in done.stdout
     assert "404 job_not_found" in done.stdout
-
-
-def test_a_job_for_each_value_of_a_parameter(up: Home, directory: Path) -> None:
-    ids = submit(up, directory / "sample.jdl", "--param", "SAMPLE=data,top")
-    up.run("job", "wait", *ids, *PATIENT)
-    up.run("job", "output", *ids, "--directory", directory / "samples")
-    said = {(directory / "samples" / str(job_id) / "std.out").read_text() for job_id in ids}
-    assert said == {"hello data\n", "hello top\n"}
 
 
 def test_lists_are_tables_for_people_and_json_for_machines(up: Home, directory: Path) -> None:

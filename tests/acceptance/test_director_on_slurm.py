@@ -95,16 +95,6 @@ def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_ag
     assert {partition for _, stamp, partition in batch_jobs if ".any." not in stamp} == {"long"}
 
 
-def test_one_cycle_tells_what_it_did_and_sends_nothing_for_nothing(field: Field) -> None:
-    assert field.once()["submitted"] == 0
-    field.submit("cms", 2)
-
-    said = field.once()
-
-    assert (said["jobs"], said["wanted"], said["submitted"]) == (2, 2, 2)
-    assert len(field.batch_jobs()) == 2
-
-
 def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -> None:
     told = yaml.safe_load(field.file.read_text())
     field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))

@@ -90,14 +90,6 @@ def test_what_is_wrong_is_found(tmp_path: Path, kind: Any, check: str) -> None:
         CHECKS[check](bench)
 
 
-def test_the_command_tells_each_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        command.main(["local", "--directory", str(tmp_path), "--only", "round_trip", "--json"])
-    assert ended.value.code == 0
-    [outcome] = json.loads(capsys.readouterr().out)
-    assert (outcome["check"], outcome["passed"]) == ("round_trip", True)
-
-
 @pytest.mark.parametrize(("flags", "status"), [([], 0), (["-q", "nowhere"], 1)])
 def test_a_system_is_checked_as_the_file_of_a_director_describes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], status: int

@@ -331,18 +331,3 @@ def test_a_dropped_expression_is_not_listed() -> None:
     [queue] = found.proposal.after.addresses
     assert "Expressions" not in found.proposal.after.values(queue, "")
     assert found.notes
-
-
-def test_the_ce_ad_of_the_document_admits_its_own_vo_only() -> None:
-    ad = (Path(__file__).parents[2] / "data" / "glue_ce.ad").read_text()
-    empty = validate.parse("Resources: {}\n")
-    proposal = ce_ads_import.propose_ads(empty, {"ce.ad": ad}, site="EGEE.Milano.it")
-    config = validate.parse(proposal.text)
-    [address] = config.addresses
-    queue = config.admission(address, "egee")
-    assert queue is not None
-    assert [each.name for each in queue.conditions] == ["AuthorizationCheck", "CloseOutputSECheck"]
-    assert queue.admits({"virtualorganisation": "EGEE", "certificatesubject": "/CN=A"})
-    assert queue.admits({"virtualorganisation": "egee", "outputse": "gridftp05.cern.ch"})
-    assert not queue.admits({"virtualorganisation": "egee", "outputse": "elsewhere.org"})
-    assert not queue.admits({"virtualorganisation": "cms", "certificatesubject": "/CN=A"})

@@ -163,16 +163,6 @@ def test_what_fails_is_sent_again_in_order_and_later_each_time(
     assert get(engine, hook)[0].failures == 0
 
 
-def test_what_failed_while_the_clock_was_ahead_is_sent_again_when_it_is_set_back(
-    engine: Engine, now: datetime, receiver: Receiver
-) -> None:
-    make(engine, now)
-    end_jobs(engine, now + DAY)
-    receiver.answers = [500]
-    assert cycle(engine, now + DAY, receiver) == WebHooksResult(failed=1)
-    assert cycle(engine, now, receiver) == WebHooksResult(delivered=1)
-
-
 def test_a_delivery_is_given_up_after_a_day(engine: Engine, now: datetime, receiver: Receiver) -> None:
     hook = make(engine, now)
     end_jobs(engine, now)

