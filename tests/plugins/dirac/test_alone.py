@@ -19,6 +19,7 @@ from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban
 from tests.plugins.dirac.test_app import (
     CONFIG,
+    JDL,
     MANAGER,
     MATCHER,
     MONITORING,
@@ -28,6 +29,7 @@ from tests.plugins.dirac.test_app import (
     asking,
     chains,
     opened_door,
+    run_job,
     value,
 )
 
@@ -82,9 +84,8 @@ def test_an_input_sandbox_is_the_jobs_and_reaches_its_pilot(ask: Ask, engine: En
 
 
 def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engine: Engine):
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = run_job(ask)
     entity = f"Job:{job_id}"
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     assert not send(ask, "bea", b"forged", {entity: "Output"}).json()["OK"]
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address="10.0.0.9"))
     first = value(send(ask, "ada", b"first", {entity: "Output"}, address="10.0.0.9"))
@@ -105,7 +106,7 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
 
 def test_an_output_is_read_by_who_controls_its_job_whatever_owner_the_url_names(ask: Ask):
     owner, stranger, node = "ada alone", "bob alone", "10.0.0.9"
-    job_id = value(ask(owner, MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = value(ask(owner, MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask(owner, UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
     url = value(send(ask, owner, b"the output", {f"Job:{job_id}": "Output"}, address=node))
@@ -121,9 +122,8 @@ def test_an_output_is_read_by_who_controls_its_job_whatever_owner_the_url_names(
 
 @pytest.mark.parametrize("ended_by", ["the Watchdog", "a kill"])
 def test_an_output_after_the_end_that_its_jobwrapper_reported_is_the_jobs(ask: Ask, ended_by: str):
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = run_job(ask)
     entity, node = f"Job:{job_id}", "10.0.0.9"
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
     if ended_by == "a kill":
         value(ask("ada", MANAGER, "killJob", [job_id]))
@@ -139,9 +139,8 @@ def test_an_output_after_the_end_that_its_jobwrapper_reported_is_the_jobs(ask: A
 
 @pytest.mark.parametrize("word", ["Failed", "Rescheduled"])
 def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str, engine: Engine):
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = run_job(ask)
     entity, node = f"Job:{job_id}", "10.0.0.9"
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper", address=node))
     value(ask("ada", UPDATE, "setJobStatus", job_id, word, "", "JobWrapper", address=node))
     value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
@@ -153,7 +152,7 @@ def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str,
 
 
 def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
-    [job_id] = [value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))]
+    [job_id] = [value(ask("ada", MANAGER, "submitJob", JDL))]
     wrong = {"__dCls": "b64", "obj": b64encode(b"other").decode()}
     for arguments, message in (
         ([["0" * 32 + ".tar.bz2", {}], "", 5, wrong], "MD5"),
@@ -202,7 +201,7 @@ def test_a_pilot_is_registered_and_has_its_jobs(ask: Ask):
     assert value(ask("pia", PILOTS, "getPilotInfo", [reference]))[reference]["Status"] == "Submitted"
     assert not ask("bea", PILOTS, "getPilotInfo", reference).json()["OK"]
 
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
     pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
     assert (pilot["Status"], pilot["GridSite"], pilot["Jobs"]) == ("Running", "LCG.A.org", [job_id])
@@ -223,7 +222,7 @@ def test_only_who_sees_a_pilot_sees_its_other_jobs(ask: Ask):
     value(ask("pia", PILOTS, "addPilotReferences", [reference], "lhcb"))
     jobs = []
     for _ in range(2):
-        job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+        job_id = value(ask("ada", MANAGER, "submitJob", JDL))
         value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
         value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper"))
         value(ask("ada", UPDATE, "setJobStatus", job_id, "Done", "", "JobWrapper"))
@@ -239,8 +238,7 @@ def test_a_banned_site_is_banned_for_site_directors_and_the_portal(ask: Ask, eng
 
     conditions = {"Meta": {"columns": ["Name", "Status"]}, "VO": "all"}
     assert read_site() == ["Active"]
-    value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    run_job(ask)
     with database.writing(engine) as conn:
         ban = Ban(site="LCG.A.org", reason="power cut", author="op", at=datetime.now(UTC), until=None)
         closures.set_ban(conn, ban)
@@ -284,7 +282,7 @@ def test_a_pilot_takes_jobs_at_the_queue_that_it_was_submitted_to(ask: Ask):
         value(ask("pia", PILOTS, "setPilotStatus", *told))
         pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
         assert pilot["Queue"] == ("long" if queue == "long" else "")
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     got = value(ask("pia", MATCHER, "requestJob", {**RESOURCE, "PilotReference": reference}))
     assert got["JobID"] == job_id
     pilot = value(ask("pia", PILOTS, "getPilotInfo", reference))[reference]
@@ -338,7 +336,7 @@ def test_the_configuration_is_served_and_read_again(ask: Ask, tmp_path: Path):
 
 
 def test_other_jobs_and_their_sandboxes_do_not_exist(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", "Executable = /bin/ls; CPUTime = 1000"))
+    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
     for method, path in (("getSandboxesAssignedToEntity", SANDBOXES), ("getPilots", PILOTS)):
         argument = f"Job:{job_id}" if path == SANDBOXES else job_id
         assert "does not exist" in ask("bea", path, method, argument).json()["Message"]

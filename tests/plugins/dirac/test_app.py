@@ -170,6 +170,13 @@ JDL = "Executable = /bin/ls; CPUTime = 1000"
 RESOURCE = {"Site": "LCG.A.org", "CPUTime": 5000}
 
 
+def run_job(ask: Ask) -> int:
+    """A job of ada that a pilot has taken."""
+    job_id: int = value(ask("ada", MANAGER, "submitJob", JDL))
+    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    return job_id
+
+
 def status(ask: Ask, job_id: int) -> Any:
     return value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status"))
 
@@ -209,8 +216,7 @@ def test_one_call_reads_and_sets_parameters_of_so_many_jobs(ask: Ask, monkeypatc
 
 
 def test_of_very_many_statuses_in_one_report_the_last_ones_count(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     statuses = {
         f"2999-01-01 {number:03}": {"Status": "Running", "ApplicationStatus": f"event {number:03}"}
         for number in range(1000)
@@ -353,8 +359,7 @@ def test_attempts_by_the_door_have_times_of_their_own(ask: Ask, engine: Engine):
 
 
 def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("pia", UPDATE, "setJobStatus", job_id, "Completed", "Pending Requests", "JobWrapper"))
     assert value(ask("ada", MONITORING, "getJobAttribute", job_id, "Status")) == "Completed"
     value(ask("rms", UPDATE, "setJobStatus", job_id, "Done", "Requests done", "RMS"))
@@ -364,8 +369,7 @@ def test_a_completed_job_is_ended_by_the_host_that_carries_out_its_requests(ask:
 
 
 def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.1"))
+    job_id = run_job(ask)
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "Application", address="10.0.0.1"))
     value(ask("ada", MANAGER, "rescheduleJob", job_id, address="10.0.0.9"))
     value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
@@ -420,8 +424,7 @@ def test_a_jobagent_whose_job_another_one_with_its_proxy_and_address_has_is_kill
 
 
 def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running"))
     late = {"2100-11-20 10:00:00": {"Status": "Failed"}}
     for credentials in (None, ["/DC=test/CN=ada", "lhcb_user"]):
@@ -433,8 +436,7 @@ def test_reports_that_hosts_send_on_change_no_open_attempt(ask: Ask):
 
 
 def test_the_second_call_of_a_rescheduling_does_not_change_the_next_attempt(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("pia", UPDATE, "setJobStatus", job_id, "Rescheduled", "no proxy"))
     assert value(ask("pia", UPDATE, "sendHeartBeat", job_id, {}, {})) == {"Kill": ""}
     value(ask("pia", MATCHER, "requestJob", RESOURCE))
@@ -461,16 +463,14 @@ def test_a_rule_of_the_vo_lets_a_job_run_again_that_a_jobwrapper_reports_as_fail
 
 
 def test_long_parameters_are_cut_and_not_refused(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Log", "x" * 50_000], ["", "y"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id, "Log"))
     assert len(found[str(job_id)]["Log"]) == bounds.PARAMETER_VALUE
 
 
 def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     lines = "\r".join("\u2588" * 100 + f"{number}%" for number in range(700))  # of a progress bar
     assert value(ask("ada", UPDATE, "sendHeartBeat", job_id, {}, {"StandardOutput": lines})) == {}
     found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
@@ -480,8 +480,7 @@ def test_a_heartbeat_with_much_output_is_cut_and_not_refused(ask: Ask):
 
 
 def test_the_numbers_of_the_latest_heartbeat_are_parameters(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     assert value(ask("ada", MONITORING, "getJobHeartBeatData", job_id)) == []
     numbers = {"CPUConsumed": 7, "LoadAverage": 1.26, "MemoryUsed": "much", "Other": 5, "Vsize": True}
     for cpu in (7, 12.5):
@@ -495,8 +494,7 @@ def test_the_numbers_of_the_latest_heartbeat_are_parameters(ask: Ask):
 
 
 def test_parameters_that_fit_are_kept(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("pia", UPDATE, "setJobParameters", job_id, [[f"p{number}", "v"] for number in range(99)]))
     value(ask("pia", UPDATE, "setJobParameters", job_id, [["Memory", "5"], ["CPU", "6"], ["p1", "w"]]))
     found = value(ask("ada", MONITORING, "getJobParameters", job_id))[str(job_id)]
@@ -566,8 +564,7 @@ def test_a_generic_pilot_sees_the_end_of_the_jobs_that_it_took(ask: Ask, end: st
 
 
 def test_a_generic_pilot_sees_that_its_job_was_rescheduled(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    assert value(ask("pia", MATCHER, "requestJob", RESOURCE))["JobID"] == job_id
+    job_id = run_job(ask)
     value(ask("pia", UPDATE, "setJobStatus", job_id, "Running", "Application", "JobWrapper"))
     value(ask("ada", MANAGER, "rescheduleJob", job_id))
     found = value(ask("pia", MONITORING, "getJobsStatus", [job_id]))
@@ -853,8 +850,7 @@ def test_the_portal_reads_pages_numbers_and_values_of_the_jobs_that_its_user_may
 
 
 def test_the_log_names_the_part_of_dirac_that_reported(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     for status, minor, source in (
         ("Running", "Job Initialization", "JobWrapper"),
         ("Running", "Application", "Watchdog"),
@@ -873,8 +869,7 @@ def test_the_log_names_the_part_of_dirac_that_reported(ask: Ask):
 
 
 def test_a_job_that_waits_again_has_not_started(ask: Ask):
-    job_id = value(ask("ada", MANAGER, "submitJob", JDL))
-    value(ask("pia", MATCHER, "requestJob", RESOURCE))
+    job_id = run_job(ask)
     value(ask("ada", UPDATE, "setJobStatus", job_id, "Running", "", "JobWrapper"))
     started = value(ask("ada", MONITORING, "getJobAttribute", job_id, "StartExecTime"))
     assert "20" in str(started)

@@ -125,6 +125,12 @@ class Site:
         self.opened = self.book(habits.directory)
         return Manager(self.context(habits, self.opened))
 
+    def run(self, pulled: PulledGridJob) -> GridJob:
+        """A grid job from its begin to its end, by a manager of its own."""
+        manager = self.manager()
+        manager.journal.take(pulled)
+        return until(manager, ended)
+
     def close(self) -> None:
         if self.opened is not None:
             self.opened.close()

@@ -7,6 +7,7 @@ import io
 import json
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,6 +81,15 @@ def talk(gateway: Gateway) -> str:
     summary = gateway.talk(utc_now())
     assert not summary.away, summary
     return str(summary)
+
+
+@contextmanager
+def begun(ground: Ground) -> Iterator[tuple[Gateway, int]]:
+    """A gateway that has taken the one job."""
+    [job_id] = ground.submit()
+    with ground.gateway() as gateway:
+        talk(gateway)
+        yield gateway, job_id
 
 
 def test_grid_jobs_come_up_to_the_limit_of_the_queue_and_run(ground: Ground) -> None:
@@ -252,9 +262,7 @@ def test_news_of_local_jobs_that_the_service_lacks_is_counted_as_updating(ground
 
 
 def test_a_report_of_local_jobs_without_an_answer_keeps_nothing_else_from_the_gateway(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         [entry] = gateway.manager.journal.entries()
         waits = LocalJob(key=entry.key, number=1, stamp="gate.1.1.1.1.b", was_submitted=True)
         gateway.manager.journal.write(entry.key, entry=replace(entry, number=1), local_jobs=[waits])
@@ -370,9 +378,7 @@ def _queue() -> dict[str, object]:
 
 
 def test_an_outage_costs_nothing_and_a_restart_goes_on_with_the_same_leases(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         assert ground.line is not None
         ground.line.cut = True
         assert gateway.talk(utc_now()).away
@@ -451,9 +457,7 @@ def test_a_job_that_is_recorded_but_not_begun_is_begun_by_the_next_process(groun
 def test_a_kill_reaches_the_manager_and_the_job_stays_killed_with_its_output(
     ground: Ground, tmp_path: Path
 ) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         assert ground.service.user().post(f"/api/v1/jobs/{job_id}/kill").is_success
         assert "1 to be killed" in talk(gateway)
         assert phases(gateway) == {job_id: ManagerPhase.CANCELLING}
@@ -467,9 +471,7 @@ def test_a_kill_reaches_the_manager_and_the_job_stays_killed_with_its_output(
 def test_the_local_jobs_of_an_attempt_that_was_taken_away_are_ended_and_the_job_is_left_alone(
     ground: Ground,
 ) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         answer = ground.service.operator().post(f"/api/v1/jobs/{job_id}/reschedule")
         assert answer.is_success, answer.text
         assert "1 lost" in talk(gateway)
@@ -486,9 +488,7 @@ def test_the_local_jobs_of_an_attempt_that_was_taken_away_are_ended_and_the_job_
 def test_what_has_ended_is_delivered_with_its_output_and_a_partial_success_says_so(
     ground: Ground, tmp_path: Path, report: Report, status: str
 ) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         end(gateway, job_id, report, archive(tmp_path))
         assert gateway.leases.deliver() == 1
         assert gateway.leases.deliver() == 0
@@ -504,9 +504,7 @@ def test_what_has_ended_is_delivered_with_its_output_and_a_partial_success_says_
 def test_a_delivery_that_is_cut_off_anywhere_is_taken_up_by_the_next_process(
     ground: Ground, tmp_path: Path, lost: str
 ) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         end(gateway, job_id, PARTIAL, archive(tmp_path))
     with ground.gateway() as gateway:
         assert ground.line is not None
@@ -542,9 +540,7 @@ def test_an_output_whose_commit_was_lost_is_sent_again_before_the_end(
 
 
 def test_a_job_whose_output_is_gone_is_not_done(ground: Ground, tmp_path: Path) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         end(gateway, job_id, DONE, tmp_path / "never.tar.gz")
         gateway.leases.deliver()
     assert ground.job(job_id)["minor_status"] == "Failed Uploading OutputSandbox"
@@ -579,9 +575,7 @@ def test_while_as_many_gather_as_may_nothing_new_is_asked_for(ground: Ground, tm
 
 
 def test_what_a_grid_job_waits_for_is_in_the_report_of_its_gateway(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         [entry] = gateway.manager.journal.entries()
         gateway.manager.journal.note_problem(entry.key, "host: the directory is full")
         talk(gateway)
@@ -621,9 +615,7 @@ def test_a_token_that_is_due_is_renewed_and_a_refusal_keeps_nothing_else_from_go
 
 
 def test_a_token_that_expired_is_told_and_what_is_here_goes_on(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         assert ground.line is not None
         (ground.directory / "given").write_text("no.such.token")
         assert "not one of ours" in str(gateway.talk(utc_now()).away)
@@ -648,9 +640,7 @@ def test_a_restarted_gateway_that_reaches_no_service_ends_what_others_may_have_g
 
 
 def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         token = (ground.directory / "given").read_text()
         assert ground.operator.post("/api/v1/tokens/revoke", json={"token": token}).is_success
         assert gateway.talk(utc_now()).lost == 1
@@ -664,9 +654,7 @@ def test_a_token_that_was_revoked_ends_what_is_here(ground: Ground) -> None:
 def test_a_result_waits_for_a_service_that_does_not_accept_the_token_for_a_while(
     ground: Ground, tmp_path: Path, path: str
 ) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         end(gateway, job_id, DONE, archive(tmp_path))
     with ground.gateway() as gateway:
         assert ground.line is not None
@@ -693,9 +681,8 @@ def test_a_report_that_is_refused_is_repeated_without_its_details(ground: Ground
 
 
 def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (_, job_id):
+        pass
     (ground.directory / "given").write_text(ground.service.token("gateway", vo="cms,dune", site=SITE))
     with ground.gateway() as gateway:
         assert "lost" not in talk(gateway)
@@ -706,9 +693,7 @@ def test_a_token_for_one_vo_more_goes_on_with_what_is_here(ground: Ground) -> No
 
 
 def test_a_page_that_is_not_found_is_no_lost_lease(ground: Ground) -> None:
-    [job_id] = ground.submit()
-    with ground.gateway() as gateway:
-        talk(gateway)
+    with begun(ground) as (gateway, job_id):
         assert ground.line is not None
         ground.line._prefix = "/elsewhere"
         assert gateway.talk(utc_now()).away

@@ -79,10 +79,7 @@ def test_a_local_job_that_fails_is_tried_again_in_a_directory_of_its_own(site: S
         run__sh=f"#!/bin/sh\nmkdir {tried} 2>/dev/null && exit 1\necho again >events.txt\n"
     )
     site.habits = {"retries": Retries(tries=2, exit_codes=True)}
-    manager = site.manager()
-    manager.journal.take(taken())
-
-    job = until(manager, ended)
+    job = site.run(taken())
 
     assert job.local == {LocalState.DONE: 1}
     assert output(job)["events.txt.1"] == "again\n"

@@ -30,10 +30,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_montecarlo_job_comes_back_as_one_tar_with_every_event_once(site: Site) -> None:
-    manager = site.manager()
-    manager.journal.take(montecarlo(1000, 300, Seed=40, FirstEvent=0))
-
-    job = until(manager, ended)
+    job = site.run(montecarlo(1000, 300, Seed=40, FirstEvent=0))
 
     assert job.outcome is not None
     assert (job.outcome.status, job.outcome.application_status) == ("Done", "4 of 4 local jobs done")
@@ -86,10 +83,7 @@ class Tampering(LocalShell):
 def test_an_archive_that_somebody_changed_is_not_run(site: Site) -> None:
     site.shell = Tampering()
     site.habits = {"retries": Retries(tries=1)}
-    manager = site.manager()
-    manager.journal.take(taken(JobType="generic"))
-
-    job = until(manager, ended)
+    job = site.run(taken(JobType="generic"))
 
     assert job.local == {LocalState.FAILED: 1}
     assert "job.pyz was changed since this job was submitted" in output(job)["batch.err.1"]
@@ -99,10 +93,7 @@ def test_partial_success_is_reported_as_such_with_the_output_of_all(site: Site) 
     site.sandboxes.content = sandbox(
         run__sh="#!/bin/sh\necho part >events.txt; exit $((LOCAL_JOB == 2 ? 3 : 0))\n"
     )
-    manager = site.manager()
-    manager.journal.take(taken(LocalJobs=3))
-
-    job = until(manager, ended)
+    job = site.run(taken(LocalJobs=3))
 
     assert job.outcome is not None
     assert (job.outcome.status, job.outcome.minor_status, job.outcome.exit_code) == (
@@ -122,10 +113,7 @@ def test_an_exit_status_is_tried_again_only_if_the_policy_says_so(site: Site) ->
         run__sh=f"#!/bin/sh\nmkdir {site.directory}/tried && exit 1\necho $LOCAL_JOB >events.txt\n"
     )
     site.habits = {"retries": Retries(tries=2, exit_codes=True)}
-    manager = site.manager()
-    manager.journal.take(taken())
-
-    job = until(manager, ended)
+    job = site.run(taken())
 
     assert job.outcome is not None
     assert job.outcome.status == "Done"
@@ -136,10 +124,7 @@ def test_an_exit_status_is_tried_again_only_if_the_policy_says_so(site: Site) ->
 
 def test_a_payload_that_cannot_run_where_it_is_is_tried_again(site: Site) -> None:
     site.sandboxes.content = sandbox(run__sh="#!/bin/sh\nexit 222\n")
-    manager = site.manager()
-    manager.journal.take(taken())
-
-    job = until(manager, ended)
+    job = site.run(taken())
 
     assert job.outcome is not None
     assert job.outcome.minor_status == "Application Finished With Errors"
@@ -225,9 +210,7 @@ def look_around(site: Site, directory: Path, **habits: object) -> dict[str, str]
     """What a payload of a local job finds in the shared directory."""
     site.habits = habits
     site.sandboxes.content = sandbox(run__sh=LOOK.format(shared=site.shared))
-    manager = site.manager()
-    manager.journal.take(taken(JobType="generic", Executable="run.sh", OutputSandbox=["seen", "path"]))
-    job = until(manager, ended)
+    job = site.run(taken(JobType="generic", Executable="run.sh", OutputSandbox=["seen", "path"]))
     assert [str(each) for each in job.progress] == ["looked 1 of 1"]
     return output(job)
 
@@ -262,9 +245,7 @@ def test_isolation_that_fails_for_the_moment_is_not_replaced_by_less(
 ) -> None:
     refuse_namespaces(tmp_path, monkeypatch, message="No space left on device")
     site.habits = {"isolation": "strongest", "retries": Retries(tries=1)}
-    manager = site.manager()
-    manager.journal.take(taken(JobType="generic"))
-    job = until(manager, ended)
+    job = site.run(taken(JobType="generic"))
     assert job.outcome is not None
     assert job.outcome.status == "Failed"
     assert "--isolation userns does not work here" in output(job)["manager.log"]
@@ -274,9 +255,7 @@ def test_a_stated_isolation_is_never_replaced_by_less(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.habits = {"isolation": "command", "isolation_command": "/bin/false", "retries": Retries(tries=1)}
-    manager = site.manager()
-    manager.journal.take(taken(JobType="generic"))
-    job = until(manager, ended)
+    job = site.run(taken(JobType="generic"))
     assert job.outcome is not None
     assert job.outcome.status == "Failed"
     assert "--isolation command does not work here" in output(job)["manager.log"]
