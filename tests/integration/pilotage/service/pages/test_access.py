@@ -194,8 +194,9 @@ def check_strangers(pages: Sequence[Page], service: Service) -> None:
 
 def test_what_belongs_to_another_vo_is_not_there(service: Service):
     dune = service.user("dan", vo="dune")
-    [job_id] = dune.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).json()["job_ids"]
+    [job_id] = service.submit({"Executable": "x", "Requirements": {"Memory": 5000}}, user="dan", vo="dune")
     pool_id = dune.get(f"/api/v1/jobs/{job_id}").json()["submit_pool"]
+    assert dune.get(f"/api/v1/pools/{pool_id}").is_success
     pages = [f"/jobs/{job_id}", f"/jobs/{job_id}/output", f"/jobs/{job_id}/why", f"/pools/{pool_id}"]
     for role in ("user", "vo_admin"):
         with session(service, role, vo="cms", user="ada") as browser:
