@@ -141,6 +141,7 @@ def test_a_queue_that_is_resumed_gets_pilots_and_one_that_is_removed_leaves_afte
 
     def cycle(described: DirectorFile) -> tuple[DirectorFile | None, list[str]]:
         with director.open_director(described) as made:
+            made.patience = 300  # however slow the host is
             summary = made.cycle(utc_now())
             made.end()
             return tree.find_changed(made.config_version), summary.list_problems()

@@ -1,6 +1,6 @@
 """Local pilots of `pilotage up`: a director of one site, whose pilots run on this host."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from examples.servers.starting import wait_until
 from pilotage.cli.processes.local_pilots import LocalPilots, PilotHost
 from pilotage.fabric.cycle_summaries import DirectorSummary
+from pilotage.fabric.director.director import Director
 from tests.support.service import Service
 
 CONFIG = """
@@ -37,12 +38,22 @@ def seconds() -> list[float]:
 
 
 @pytest.fixture
-def pilots(service: Service, tmp_path: Path, seconds: list[float]) -> Iterator[LocalPilots]:
+def pilots(
+    service: Service, tmp_path: Path, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[LocalPilots]:
+    open_director = LocalPilots._open_director
+
+    def open_patient(pilots: LocalPilots, vos: Collection[str], queues: Collection[str]) -> Director:
+        made = open_director(pilots, vos, queues)
+        made.patience = 300  # however slow the host is, a cycle sees what it does
+        return made
+
+    monkeypatch.setattr(LocalPilots, "_open_director", open_patient)
     pilots = LocalPilots(
         parts=service.parts,
         site="LCG.A.org",
         url=service.url,
-        host=PilotHost(directory=str(tmp_path / "pilots"), cores=2, memory=0),
+        host=PilotHost(directory=str(tmp_path / "pilots"), cores=2, memory=0, grace=300),
         words=("--max-empty=1", "--isolation=none"),
         clock=lambda: seconds[0],
     )

@@ -171,7 +171,13 @@ class Ground:
             options=DirectorOptions(**{"name": "north", **options}),
             script=self._script,
         )
-        return Director(sites=sites, clients=clients, chance=random.Random(1), clock=lambda: self.ticks)
+        return Director(
+            sites=sites,
+            clients=clients,
+            chance=random.Random(1),
+            clock=lambda: self.ticks,
+            patience=300,  # however slow the host is, a cycle sees what it does
+        )
 
     def _script(self, intent: PilotScript) -> str:
         assert intent.secret
@@ -730,11 +736,9 @@ def test_a_queue_whose_places_are_used_up_is_explained(ground: Ground) -> None:
 
     full = [each for each in explain(ground, 1) if "as many pilots at" in each]
 
-    assert full == [
-        f"the director north has as many pilots at {SHORT} as may be there: of cms 1 wait and 2 run"
-    ] or full == [
-        f"the director north has as many pilots at {SHORT} as may be there: of cms 3 wait and 0 run"
-    ]
+    said = f"the director north has as many pilots at {SHORT} as may be there: of cms"
+    # Two run on two cores, unless the host has not started them yet.
+    assert full in [[f"{said} {3 - runs} wait and {runs} run"] for runs in range(3)]
 
 
 class OneBadNode:
