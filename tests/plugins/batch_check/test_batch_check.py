@@ -70,7 +70,7 @@ class Sluggish(LocalHost):
 
 @pytest.mark.parametrize("check", ["round_trip", "script_as_written", "kill_running", "kill_by_stamp"])
 def test_what_is_right_passes_on_a_host_that_is_slow(tmp_path: Path, check: str) -> None:
-    system = Sluggish(directory=str(tmp_path), cores=2, memory=1000)
+    system = Sluggish(directory=str(tmp_path), cores=2, memory=1000, grace=300)
     with closing(Bench(system=system, queue=QUEUE, patience=300)) as bench:
         CHECKS[check](bench)
 

@@ -22,7 +22,8 @@ from tests.support.servers.htcondor import HTCondorPool
 
 
 def _local_host(directory: Path, _: pytest.FixtureRequest) -> Bench:
-    return Bench(system=LocalHost(directory=str(directory), cores=4, memory=4000), queue=QUEUE)
+    # However slow the host is, a job that is ended has the time to say goodbye.
+    return Bench(system=LocalHost(directory=str(directory), cores=4, memory=4000, grace=300), queue=QUEUE)
 
 
 def _slurm(directory: Path, request: pytest.FixtureRequest) -> Bench:

@@ -16,6 +16,9 @@ from pilotage.fabric.manager.grid_job import Aggregate, AttemptKey, LocalState, 
 from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, sandbox, taken, until
 from tests.support.namespaces import userns
 
+#: Seconds: however slow the host is, a local job that is ended can say so.
+GRACE = 300.0
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -144,7 +147,7 @@ def test_a_local_job_whose_slot_was_ended_by_a_signal_names_the_batch_system_and
                 for stamp, each in found.items()
             }
 
-    site.system = Preempting(directory=str(site.shared / "batch"), cores=8, memory=8000)
+    site.system = Preempting(directory=str(site.shared / "batch"), cores=8, memory=8000, grace=GRACE)
     site.sandboxes.content = sandbox(run__sh=f"#!/bin/sh\ntouch {begun}; sleep 300\n")
     site.habits = {"retries": Retries(tries=1)}
     manager = site.manager()
@@ -165,7 +168,7 @@ def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: 
     site.sandboxes.content = sandbox(
         run__sh="#!/bin/sh\necho half >events.txt\npilotage-progress begun 1 2\nsleep 300\n"
     )
-    site.system = LocalHost(directory=str(site.shared / "batch"), cores=2, memory=8000)
+    site.system = LocalHost(directory=str(site.shared / "batch"), cores=2, memory=8000, grace=GRACE)
     manager = site.manager()
     manager.journal.take(taken(LocalJobs=4))  # two run, two wait
     until(manager, lambda job: sum(each.done for each in job.progress) == 2)
