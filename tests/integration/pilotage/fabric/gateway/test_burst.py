@@ -27,8 +27,10 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.shell import LocalShell
+from pilotage.fabric.gateway import leases
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.gateway.permits import is_gathering
+from pilotage.fabric.manager import manager
 from pilotage.fabric.manager.grid_job import ManagerPhase
 from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.fabric.pilot.service.transport import Away
@@ -192,6 +194,8 @@ def test_a_burst_of_grid_jobs_never_exceeds_what_the_site_takes(
         directory=str(tmp_path / "shared"),
     )
     monkeypatch.setattr(processes_gateway, "_open_batch_system", lambda *_: shared)
+    for module in (leases, manager):
+        monkeypatch.setattr(module, "random", chance)
     with running(engine, tmp_path, CONFIG.format(throttle=throttle)) as service:
         burst = Burst(ground=Ground(service, tmp_path / "gateway", monkeypatch), chance=chance)
         record = _Record(burst.came)
