@@ -520,8 +520,9 @@ def test_a_job_for_which_its_agent_did_not_wait_is_given_back(
 
     async def request(ask: Callable[..., Awaitable[httpx.Response]]) -> dict[str, Any]:
         monkeypatch.setattr(marks, "store_mark", store_late)
-        monkeypatch.setattr(deadline, "SECONDS", 0.5)
-        answer = await ask("pia", MATCHER, "requestJob", RESOURCE)
+        with monkeypatch.context() as short:
+            short.setattr(deadline, "SECONDS", 0.5)
+            answer = await ask("pia", MATCHER, "requestJob", RESOURCE)
         answered.set()
         while deadline._abandoned:
             await asyncio.sleep(0.01)

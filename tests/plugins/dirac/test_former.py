@@ -286,6 +286,8 @@ def test_without_a_connection_in_time_the_next_url_is_tried(scheme: str, monkeyp
         services = _services(*(f"{scheme}://127.0.0.1:{port}/x" for port in ports))
         with pytest.raises(FormerAway, match="cannot be reached"):
             await services.call("/x", "ping", [], PEER)
+        while len(seen) < len(servers):  # they may see later who has gone by then
+            await asyncio.sleep(0.01)
         ended.set()
         for server in servers:
             server.close()
