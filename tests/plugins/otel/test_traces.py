@@ -60,7 +60,8 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def collector(receiver: Receiver) -> Iterator[Collector]:
+def collector(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "300")  # however slow the machine is
     collector = Collector(receiver.url)
     yield collector
     collector.close()

@@ -43,9 +43,11 @@ def test_a_payload_is_ended_when_the_service_has_been_away_for_as_long_as_it_set
     server: LeaseServer, tmp_path: Path
 ) -> None:
     job = server.add(gate())
-    server.run_on_seconds = 5.0
     with PilotProcess(server.url, tmp_path) as pilot:
         server.wait_for(lambda: job.attempts and job.attempt.heartbeats)
+        server.run_on_seconds = 5.0  # not before: a host may stand still for as long as that
+        answered = len(job.attempt.heartbeats)
+        server.wait_for(lambda: len(job.attempt.heartbeats) > answered + 1)
         with server.away():
             wait_until_gone("[ ! -e go ]")
         ended = pilot.end()

@@ -353,6 +353,7 @@ ANSWER = http(b'{"a": 1}')
 def test_requests_share_a_connection_that_the_service_leaves_open() -> None:
     with Lines(ANSWER, http(b"", "204 No Content"), ANSWER) as server:
         going = Transport(server.url, "token")
+        going._idle._clock = lambda: 0.0
         assert [going.call("GET", "/x").body for _ in range(3)] == [{"a": 1}, {}, {"a": 1}]
         going.close()
         assert server.connections == 1
@@ -405,6 +406,7 @@ def test_a_connection_that_ends_as_it_is_used_again_fails_only_what_is_not_to_be
     monkeypatch.setattr(transport, "_has_input", lambda _: False)  # it ends after the look
     with Lines(http(b"{}")) as server:
         service = Transport(server.url, "t")
+        service._idle._clock = lambda: 0.0
         service.call("GET", "/first")
         assert server.ended.wait(300)
         server.answers.append(http(b'{"again": 1}'))
