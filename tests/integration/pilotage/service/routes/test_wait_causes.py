@@ -3,8 +3,10 @@
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Engine
 
+from pilotage.service import app
 from pilotage.service.services import utc_now
 from tests.support.service import running
 
@@ -20,7 +22,10 @@ JOB = {"Executable": "/bin/true", "JobType": "Merge", "CPUTime": 3600}
 AT = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000, "JobType": "Merge"}
 
 
-def test_a_job_that_a_running_limit_held_shows_the_limit(engine: Engine, tmp_path: Path):
+def test_a_job_that_a_running_limit_held_shows_the_limit(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(app, "_store_wait_causes", lambda _: None)  # at no time but below
     later = [timedelta()]
     start = [utc_now()]
     with running(engine, tmp_path, TREE + LIMIT, clock=lambda: start[0] + later[0]) as service:
