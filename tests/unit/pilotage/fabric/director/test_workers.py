@@ -85,7 +85,7 @@ def worker(system: Any, name: str = "farm", **more: Any) -> SystemWorker:
     return SystemWorker(name=name, system=ReliableSystem(name=name, system=system), seconds=60, **more)
 
 
-def poll(*those: SystemWorker, seconds: float = 30) -> tuple[set[str], DirectorSummary]:
+def poll(*those: SystemWorker, seconds: float = 300) -> tuple[set[str], DirectorSummary]:
     summary = DirectorSummary(at=datetime.now(UTC))
     requests = {each.name: REQUEST for each in those}
     found = workers.poll_all({each.name: each for each in those}, requests, seconds, summary)
