@@ -1,5 +1,6 @@
 """Jobs on their way from Received to Waiting, in batches, by several workers, twice, with defects."""
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from sqlalchemy import Connection, Engine, func, insert, select
 
 from cs_config.classes.queue_class_index import QueueClassIndex
 from cs_config.classes.queue_columns import EligibleSets
+from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch, chain
 from optimizers.chain.chain import (
     ChainContext,
@@ -439,19 +441,19 @@ def test_the_inline_optimizer_takes_what_is_rung_for(engine: Engine, now: dateti
 
 
 def test_the_inline_optimizer_outlives_a_defect(engine: Engine, now: datetime) -> None:
-    configurations = iter([ZeroDivisionError("no configuration")])
+    failed = threading.Event()
 
-    def current() -> object:
-        for error in configurations:
-            raise error
+    def current() -> Configuration:
+        if not failed.is_set():
+            failed.set()
+            raise ZeroDivisionError("no configuration")
         return grid()
 
-    inline = InlineOptimizer(engine, current, clock=lambda: now)  # type: ignore[arg-type]
+    inline = InlineOptimizer(engine, current, clock=lambda: now)
     first, second = submit(engine, grid(), now, JOB, JOB)
     inline.notify([first])
     inline.start()
-    while not inline._pending.empty():
-        pass
+    assert failed.wait(300), "the second is in no batch with the first"
     inline.notify([second])
     inline.stop()
     assert second in waiting(engine)
