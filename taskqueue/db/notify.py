@@ -91,7 +91,7 @@ class NotificationHub:
 
     def _dispatch(self, topics: frozenset[str]) -> None:
         for topic in topics & notifications.TOPICS:
-            for do in self._subscribers[topic]:
+            for do in tuple(self._subscribers[topic]):  # another thread may subscribe meanwhile
                 do()
 
     def _send(self, wire: NotificationTransport) -> None:
