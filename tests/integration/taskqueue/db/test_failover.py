@@ -50,7 +50,7 @@ class _Load:
         self._threads = [threading.Thread(target=self._live, args=(number,)) for number in range(_PILOTS)]
 
     def start(self) -> None:
-        self._open.set()
+        """Start them in a pause."""
         for thread in self._threads:
             thread.start()
 
@@ -62,15 +62,17 @@ class _Load:
     def go_on(self) -> None:
         self._open.set()
 
+    def go_on_until_more(self, count: int) -> None:
+        """Let them ask after a pause, and wait until they have got so many more."""
+        wanted = len(self.given) + count
+        self.go_on()
+        until(lambda: len(self.given) >= wanted)
+
     def end(self) -> None:
         self._ended.set()
         self._open.set()
         for thread in self._threads:
             thread.join()
-
-    def until_more(self, count: int) -> None:
-        wanted = len(self.given) + count
-        until(lambda: len(self.given) >= wanted)
 
     def _live(self, number: int) -> None:
         caller = MatchCaller(subject=f"pilot {number}", vos=frozenset({"lhcb"}))
@@ -130,12 +132,12 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
 ) -> None:
     received = _put(engine, now, 150)
     load.start()
-    load.until_more(20)
+    load.go_on_until_more(20)
+    load.pause()  # or they take all that is left, where this takes long
     replica.catch_up(primary)
     replica.fall_behind()
-    load.until_more(20)
     not_received = _put(engine, now, 20)
-    load.until_more(20)
+    load.go_on_until_more(20)
     primary.kill()  # whoever asks at this moment gets no answer
     load.pause()
     replica.promote()
