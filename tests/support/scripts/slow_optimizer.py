@@ -9,6 +9,7 @@ from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, JobContext, Outcome
 from optimizers.steps.job_scheduling import resolve_requirements
 from optimizers.workers import rq
+from taskqueue.db import notify
 
 
 def main(database_url: str, redis_url: str, marker: Path) -> None:
@@ -22,6 +23,7 @@ def main(database_url: str, redis_url: str, marker: Path) -> None:
 
     ours = {**chain.installed_steps(), "Requirements": slow}
     chain.installed_steps = lambda: MappingProxyType(ours)  # type: ignore[assignment]
+    rq._TIMEOUT = notify._TIMEOUT = 300.0  # type: ignore[misc]  # however slow the machine is
     rq.run_worker(database_url, redis_url)
 
 

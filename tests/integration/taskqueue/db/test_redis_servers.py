@@ -36,7 +36,7 @@ def test_the_next_master_is_found_when_the_first_is_killed(sentinels: SentinelSe
     assert _sends(transport)
     first = sentinels.find_master()
     assert first is not None
-    with redis_servers.connect(f"{sentinels.url}/3", timeout=1) as client:
+    with redis_servers.connect(f"{sentinels.url}/3", timeout=60) as client:
         client.set("name", "value")
         wait_until(lambda: client.wait(1, 1000))
         sentinels.servers[first].kill()
