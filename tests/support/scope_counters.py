@@ -61,6 +61,8 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     with engine.connect() as conn:
         if engine.dialect.name == "postgresql":
             conn = conn.execution_options(isolation_level="REPEATABLE READ")
+        else:
+            conn = conn.execution_options(deferred=True)  # a reader stands in no writer's way
         with conn.begin():
             yield conn
 
