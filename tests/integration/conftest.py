@@ -6,26 +6,34 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
+from matcher.claim import matcher as matching
+from matcher.claim import snapshot
 from matcher.limits import compiled_rules
+from matcher.request import node_checks
 from optimizers.workers import rq
 from pilotage.service import deadline, job_events
 from pilotage.service.auth.oidc import discovery
-from taskqueue.db import notify
+from taskqueue.db import notify, postgresql
 from tests.support.fakes.lease_server import LeaseServer
 from tests.support.service import CONFIG, Service, running
 
 
 @pytest.fixture(autouse=True)
-def _new_rules_are_counted_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is."""
+def _the_matcher_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is: new rules are counted at once, places stay open, nodes are checked."""
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", 600.0)
+    monkeypatch.setattr(snapshot, "_OPEN_SECONDS", 600.0)
+    monkeypatch.setattr(matching, "_RECENT", 600.0)
+    monkeypatch.setattr(node_checks, "BURST", 600.0)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _other_servers_have_time() -> Iterator[None]:
-    """However slow the machine is, Redis, issuers of tokens and the service itself answer in time."""
+    """However slow the machine is: all that is waited for comes in time."""
+    patient = dict.fromkeys(postgresql.LIMITS, "300s")
     times = ((rq, "_TIMEOUT"), (notify, "_TIMEOUT"), (discovery, "TIMEOUT"))
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(postgresql, "SET_LIMITS", postgresql._write_settings(patient))
         for module, name in (*times, (deadline, "SECONDS"), (job_events, "_PRESENT")):
             patched.setattr(module, name, 300.0)
         yield

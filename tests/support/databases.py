@@ -47,17 +47,11 @@ class CompiledStatements(LRUCache[Any, Any]):
 _COMPILED: defaultdict[str, CompiledStatements] = defaultdict(lambda: CompiledStatements(3000))
 
 
-def connect(url: str) -> Engine:
-    """An engine that takes over the statements that earlier ones compiled."""
-    engine = database.connect(url)
+def connect(url: str, *, pool_size: int = 10) -> Engine:
+    """An engine that takes over the statements that earlier ones compiled, and waits patiently."""
+    engine = database.connect(url, pool_size=pool_size, pool_timeout=300.0, busy_timeout=300.0)
     engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
     return engine
-
-
-def connect_patiently(url: str, *, pool_size: int = 10) -> Engine:
-    """An engine to PostgreSQL that waits for locks as long as a slow machine makes a test hold them."""
-    patient = f"{url}&options=-c%20lock_timeout%3D300s%20-c%20statement_timeout%3D300s"
-    return database.connect(patient, pool_size=pool_size)
 
 
 def count_lock_waits(engine: Engine) -> int:

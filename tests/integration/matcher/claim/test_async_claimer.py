@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert, select, text
 
-from matcher.claim import async_claimer, snapshot
-from matcher.claim import matcher as matching
+from matcher.claim import async_claimer
 from matcher.claim.claim_request import ClaimResult
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult, NotInTime
 from requirements.errors import PilotageError
@@ -35,16 +34,9 @@ from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG, at, request
 
 
-@pytest.fixture(autouse=True)
-def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is."""
-    monkeypatch.setattr(snapshot, "_OPEN_SECONDS", 600.0)
-    monkeypatch.setattr(matching, "_RECENT", 600.0)
-
-
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     yield engine
     engine.dispose()
 

@@ -73,7 +73,7 @@ def _serve(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
 
 @pytest.fixture
 def loop_engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     yield engine
     engine.dispose()
 

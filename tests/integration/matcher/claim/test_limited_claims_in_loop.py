@@ -12,8 +12,6 @@ from sqlalchemy import Engine, func, insert, select, text
 
 from cs_config.options.place_limits import ATTRIBUTES
 from cs_config.tree.configuration import Configuration
-from matcher.claim import matcher as matching
-from matcher.claim import snapshot
 from matcher.claim.matcher import Matcher
 from matcher.limits.compiled_rules import RuleFollower
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
@@ -41,16 +39,9 @@ def _config(
 
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(autouse=True)
-def _places_stay_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is."""
-    monkeypatch.setattr(snapshot, "_OPEN_SECONDS", 600.0)
-    monkeypatch.setattr(matching, "_RECENT", 600.0)
 
 
 def _process(

@@ -211,7 +211,7 @@ def test_a_resource_without_stated_processors_gives_each_job_what_it_needs(
 
 
 def test_the_loop_gives_no_more_than_the_cores(postgres_url: str, now: datetime) -> None:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     for cores in ((1, 1), (2, 4), (3, 3)):
         _put(engine, now, 20, cores)
     config = _config("{JobType: {MC: {count: 40, cores: 23}}, CEs: {ce1: {VO: {lhcb: {cores: 21}}}}}")

@@ -285,7 +285,7 @@ def test_a_moved_floor_holds_for_the_next_job(engine: Engine, now: datetime) -> 
 
 def test_processes_together_fill_a_floor_exactly(postgres_url: str, now: datetime) -> None:
     """Pilots of several VOs and of one, by both claims, in two processes: the rows decide."""
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     for vo in BOTH:
         _put(engine, now, vo, 60)
     config = _config("{cms: 8}")

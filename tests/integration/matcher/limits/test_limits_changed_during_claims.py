@@ -117,7 +117,7 @@ def _hold(engine: Engine, now: datetime, claim: Callable[[], int]) -> Iterator[l
 def test_a_claim_that_read_other_limits_is_counted(
     postgres_url: str, now: datetime, claim: Claim, change: str
 ) -> None:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     before, after = (_config(limits, number + 1) for number, limits in enumerate(CHANGES[change][:2]))
     task_queue = _put(engine, now)
     follower = RuleFollower(engine)
@@ -151,7 +151,7 @@ FULL = {
 def test_only_a_limit_in_force_is_found_full(
     postgres_url: str, now: datetime, claim: Claim, change: str
 ) -> None:
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     before, after = (_config(limits, number + 1) for number, limits in enumerate(FULL[change][:2]))
     task_queue, full = _put(engine, now), FULL[change][2]
     follower = RuleFollower(engine)

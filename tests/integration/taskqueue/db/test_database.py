@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from examples.servers.postgres import Postgres
-from taskqueue.db import compiled_sql, database, sql
+from taskqueue.db import compiled_sql, database, postgresql, sql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
 from taskqueue.schema.tables import jobs
 from tests.support import concurrency
@@ -104,7 +104,10 @@ def test_a_reading_transaction_cannot_write_on_postgresql(postgres_url: str) -> 
     engine.dispose()
 
 
-def test_postgresql_is_read_committed_and_does_not_wait_for_ever(postgres_url: str) -> None:
+def test_postgresql_is_read_committed_and_does_not_wait_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql, "SET_LIMITS", postgresql._write_settings(postgresql.LIMITS))
     engine = database.connect(postgres_url)
     with database.writing(engine) as conn:
         shown = {

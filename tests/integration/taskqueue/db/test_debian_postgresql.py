@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Engine
 
 from examples.servers.postgres import Postgres
-from matcher.claim import matcher as matching
 from matcher.request.match_request import MatchCaller
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Health
@@ -54,9 +53,8 @@ def _list_compiled(server: Postgres, engine: Engine) -> list[str]:
 
 
 def test_jobs_are_handed_out_and_no_statement_is_compiled(
-    server: Postgres, engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+    server: Postgres, engine: Engine, now: datetime
 ) -> None:
-    monkeypatch.setattr(matching, "_RECENT", 600.0)  # however slow the machine is
     with database.writing(engine) as conn:
         job_ids = queued_jobs.put(conn, now, 40)
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:

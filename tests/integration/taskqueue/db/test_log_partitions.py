@@ -195,8 +195,7 @@ def test_a_conversion_that_is_killed_anywhere_loses_nothing_and_can_be_repeated(
 
 
 def test_others_write_and_read_while_the_log_is_converted(postgres_url: str, now: datetime) -> None:
-    # Locks are waited for as long as a slow machine takes: nothing may fail.
-    engine = databases.connect_patiently(postgres_url)
+    engine = databases.connect(postgres_url)
     [job_id] = _put(engine, now)
     is_over = Event()
 

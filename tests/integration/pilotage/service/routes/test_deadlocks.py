@@ -31,7 +31,7 @@ ORDINARY = {200, 201, 404, 409}
 @pytest.fixture
 def engine(postgres_url: str) -> Iterator[Engine]:
     """SQLite has one writer at a time. Its locks are waited for, however slow the machine is."""
-    engine = databases.connect_patiently(postgres_url, pool_size=20)
+    engine = databases.connect(postgres_url, pool_size=20)
     yield engine
     engine.dispose()
 
