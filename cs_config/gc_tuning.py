@@ -1,15 +1,22 @@
 """Tuning of Python's garbage collector for long-lived trees and indexes of millions of objects."""
 
 import gc
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
 #: Number of objects surviving a full collection from which on they are frozen.
 _MANY: Final = 50_000
-#: Threshold of the youngest generation. Python's default (700 or 2,000) is the size of a few requests, which
-#: are still running.
-_YOUNG: Final = 20_000
+#: Thresholds of the generations. Python's default for the youngest (700 or 2,000 objects) is the size of a few
+#: requests, which are still running; a collection of 100,000 objects stops all threads for some 10 ms.
+_FEW: Final = 10_000, 3, 3
+#: Growth of the memory in use since the last complete collection that calls for the next one.
+_GROWN: Final = 1.5
+#: Part of that memory of which as many objects have to be frozen before it is looked at again: that takes a
+#: millisecond for each million.
+_LOOKED_AT: Final = 1 / 16
 
 
 @contextmanager
@@ -29,33 +36,37 @@ def collect_seldom() -> None:
 
     A full collection stops all threads: half a second in a matcher of ten thousand classes, every few seconds
     of busy traffic with Python's defaults. Frozen objects are still released by reference counting. Cycles
-    among them are released when half as many objects have been frozen since as survived the last complete
-    collection; that triggers the next complete one. Python with an incremental collector (3.14) has no full
-    collections, so nothing is frozen.
+    among them are released when half as much memory again is in use as after the last complete collection:
+    that triggers the next one. What comes and goes without cycles, however much, triggers none. Python with
+    an incremental collector (3.14) has no full collections, so nothing is frozen.
     """
     if not any(isinstance(each, _FreezeAfterFull) for each in gc.callbacks):
         gc.callbacks.append(_FreezeAfterFull())
-        gc.set_threshold(_YOUNG, *gc.get_threshold()[1:])
+        gc.set_threshold(*_FEW)
 
 
 class _FreezeAfterFull:
     """Callback of Python before and after each collection."""
 
     def __init__(self) -> None:
-        self._at_first = 0  #: survivors of the last complete collection
-        self._since = 0  #: objects frozen after it
-        self._before = gc.get_freeze_count()  #: objects frozen before all, such as those of modules
+        #: Blocks in use after the last complete collection; infinite before the first.
+        self._at_last = math.inf
+        self._since = 0  #: objects frozen since the memory was looked at
+        self._is_complete = False  #: whether the collection under way is complete
 
     def __call__(self, phase: str, info: Mapping[str, int]) -> None:
         if info["generation"] < 2:
             return
         if phase == "start":
-            if self._since > (self._before + self._at_first) / 2:
+            if self._since > _LOOKED_AT * self._at_last:
+                self._since = 0
+                self._is_complete = sys.getallocatedblocks() > _GROWN * self._at_last
+            if self._is_complete:
                 gc.unfreeze()
-                self._before = self._at_first = self._since = 0
-        elif (lived := len(gc.get_objects(generation=2))) > _MANY:
-            gc.freeze()
-            if self._at_first:
-                self._since += lived
+        elif self._is_complete or (lived := len(gc.get_objects(generation=2))) > _MANY:
+            if self._is_complete or self._at_last == math.inf:
+                self._is_complete = False
+                self._at_last = sys.getallocatedblocks()
             else:
-                self._at_first = lived
+                self._since += lived
+            gc.freeze()

@@ -82,3 +82,28 @@ def test_what_was_frozen_before_counts_among_what_outlived_a_full_collection() -
     done = subprocess.run(command, capture_output=True, text=True, check=True)
 
     assert done.stdout.strip() == str([True] * 2)
+
+
+#: Much comes and goes, as what is known of requests does.
+_COMING_AND_GOING = """
+gc.disable()
+gc_tuning.collect_seldom()
+stays = [[] for _ in range(300_000)]
+old = circle()
+gone = weakref.ref(old)
+gc.collect()
+gc.collect()
+del old
+for _ in range(9):
+    passing = [[] for _ in range(100_000)]
+    gc.collect()
+    del passing
+print(gone() is not None)
+"""
+
+
+def test_what_goes_without_a_collection_calls_for_no_complete_one() -> None:
+    command = [sys.executable, "-c", _CIRCLE + _COMING_AND_GOING]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "True"
