@@ -8,7 +8,7 @@ each value, so that a rule is evaluated for distinct values, not for items.
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sized
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, Generic, TypeVar, cast
 
@@ -20,6 +20,8 @@ Result = TypeVar("Result")
 Values = Callable[[Item], Collection[Any]]
 #: Results kept by `Items.once`.
 _KEPT: Final = 256
+#: Sets of a column that are kept for comparisons: each takes a bit for every item.
+_PREFIXES: Final = 1024
 
 
 class Column(Generic[Item]):
@@ -61,28 +63,42 @@ class Column(Generic[Item]):
 
     def up_to(self, number: float) -> int:
         """The items whose number is not larger."""
-        numbers, masks = self._prefixes
-        return masks[bisect_right(numbers, number)]
+        return self._select_first(bisect_right(self._prefixes[0], number))
 
     def below(self, number: float) -> int:
         """The items whose number is smaller."""
-        numbers, masks = self._prefixes
-        return masks[bisect_left(numbers, number)]
+        return self._select_first(bisect_left(self._prefixes[0], number))
 
     def list_ordered(self) -> list[int]:
         """The items of each number, the smallest number first."""
         return [self.masks[number] for number in self._prefixes[0]]
 
+    def _select_first(self, few: int) -> int:
+        """The items with one of the first so many numbers."""
+        numbers, masks = self._prefixes
+        step = _count_step(numbers)
+        found = masks[few // step]
+        for number in numbers[few - few % step : few]:
+            found |= self.masks[number]
+        return found
+
     @property
     def _prefixes(self) -> tuple[list[float], list[int]]:
-        """The numbers, sorted, and the items with one of the first 0, 1, 2 … of them."""
+        """The numbers, sorted, and the items with one of the first 0, 1, 2 … steps of them."""
         if self._ordered is None:
             numbers: list[float] = sorted(self.masks)
-            masks = [0]
-            for number in numbers:
-                masks.append(masks[-1] | self.masks[number])
+            step, found, masks = _count_step(numbers), 0, [0]
+            for place, number in enumerate(numbers, start=1):
+                found |= self.masks[number]
+                if place % step == 0:
+                    masks.append(found)
             self._ordered = numbers, masks
         return self._ordered
+
+
+def _count_step(numbers: Sized) -> int:
+    """Numbers from one kept set to the next: one, but for very many."""
+    return 1 + len(numbers) // _PREFIXES
 
 
 class Items(ABC):
@@ -222,6 +238,17 @@ class IndexedItems(ColumnIndex[Item], Items):
     def names(self, column: str) -> AbstractSet[Any]:
         """All names that some items have."""
         return self._find(column).masks.keys()
+
+    def content_with(self, column: str, offered: AbstractSet[Any] | None) -> int:
+        """Those that name nothing but these, by all names of an item together: its tags may be many."""
+        if offered is None:
+            return self.everything
+        values, found = self._named[column], 0
+        together = self.column(("together", column), lambda item: (frozenset(values(item)),))
+        for names, items in together.masks.items():
+            if names <= offered:
+                found |= items
+        return found
 
     def needing(self, column: str, capacity: float) -> int:
         """The items whose number is not larger."""

@@ -6,7 +6,8 @@ sorted columns. A class without jobs keeps its bit for a while, because jobs of 
 classes are evaluated one by one into cached selections.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -75,18 +76,56 @@ class MaskCache(Generic[_Key]):
         return mask
 
 
+class _ClassesOfVO:
+    """The classes of one VO, by their slots."""
+
+    def __init__(self) -> None:
+        self.classes = IndexedItems[RequirementClass](conditions.COLUMNS)
+        self._lasting = MaskCache[Hashable](_CACHED)
+        self._by_pools = MaskCache[frozenset[str]](_CACHED_POOLS)
+
+    def add(self, slot: int, asked: RequirementClass) -> None:
+        """Index a class."""
+        self.classes.add(slot, asked)
+        self._lasting.add(slot, asked)
+        self._by_pools.add(slot, asked)
+
+    def remove(self, slots: Iterable[int]) -> None:
+        """Forget classes, whose slots will be those of others."""
+        for slot in slots:
+            self.classes.remove(slot)
+        self._lasting.clear()
+        self._by_pools.clear()
+
+    def mask(self, resource: Resource, pools: frozenset[str]) -> int:
+        """Bitmap of the classes that the resource may run with these pools."""
+        mask = self._lasting.find(
+            _read_lasting(resource), self.classes, lambda classes: _select_lasting(classes, resource)
+        )
+        for condition in _NEEDS:
+            mask &= condition.select_by_need(self.classes, resource)
+        for select in _VARYING:
+            mask &= select(self.classes, resource)
+        return mask & self._by_pools.find(
+            pools, self.classes, lambda classes: classes.accepting("submit_pool", pools)
+        )
+
+    def select_types(self, selection: TypeSelection) -> int:
+        """Those with these types, or with others."""
+        named = self.classes.naming("job_types", selection.types)
+        return self.classes.everything & ~named if selection.is_inverted else named
+
+
 class ClassIndex:
     """Index over requirement classes."""
 
     def __init__(self, *, most_absent: int = _ABSENT) -> None:
         self._most_absent = most_absent
-        self._classes = IndexedItems[RequirementClass](conditions.COLUMNS)
+        self._by_vo: defaultdict[str, _ClassesOfVO] = defaultdict(_ClassesOfVO)
         self._slots: dict[int, int] = {}  # by class id
         self._class_in: dict[int, int] = {}  # class id by slot
         self._free_slots: list[int] = []
         self._present = 0  # classes with jobs
-        self._lasting = MaskCache[Hashable](_CACHED)
-        self._by_pools = MaskCache[frozenset[str]](_CACHED_POOLS)
 
     def __len__(self) -> int:
         return self._present.bit_count()
@@ -102,9 +141,7 @@ class ClassIndex:
             slot = self._free_slots.pop() if self._free_slots else len(self._slots)
             self._slots[class_id] = slot
             self._class_in[slot] = class_id
-            self._classes.add(slot, asked)
-            self._lasting.add(slot, asked)
-            self._by_pools.add(slot, asked)
+            self._by_vo[asked.vo].add(slot, asked)
         self._present |= 1 << slot
 
     def discard(self, class_id: int) -> None:
@@ -115,13 +152,14 @@ class ClassIndex:
                 self._forget_absent()
 
     def _forget_absent(self) -> None:
-        for class_id in [each for each in self._slots if each not in self]:
-            slot = self._slots.pop(class_id)
-            self._classes.remove(slot)
-            del self._class_in[slot]
+        absent = {slot for slot in self._class_in if not self._present >> slot & 1}
+        for vo, of_vo in list(self._by_vo.items()):
+            of_vo.remove(absent.intersection(of_vo.classes.items))
+            if not of_vo.classes.items:
+                del self._by_vo[vo]
+        for slot in absent:
+            del self._slots[self._class_in.pop(slot)]
             self._free_slots.append(slot)
-        self._lasting.clear()
-        self._by_pools.clear()
 
     def classes(self, mask: int) -> Iterator[int]:
         """The ids of the classes in a bitmap, without those that were removed meanwhile."""
@@ -130,24 +168,16 @@ class ClassIndex:
 
     def mask(self, resource: Resource, pools: frozenset[str], selection: TypeSelection | None = None) -> int:
         """Bitmap of the classes that the resource may run with these pools, until one is added or removed."""
-        mask = self._present if selection is None else self._present & self._select_types(selection)
-        if not mask:
-            return 0
-        mask &= self._lasting.find(
-            _read_lasting(resource), self._classes, lambda classes: _select_lasting(classes, resource)
-        )
-        for condition in _NEEDS:
-            mask &= condition.select_by_need(self._classes, resource)
-        for select in _VARYING:
-            mask &= select(self._classes, resource)
-        return mask & self._by_pools.find(
-            pools, self._classes, lambda classes: classes.accepting("submit_pool", pools)
-        )
-
-    def _select_types(self, selection: TypeSelection) -> int:
-        """The classes of a VO with these types, or with others."""
-        named = self._classes.naming("job_types", selection.types)
-        return self._classes.naming("vo", (selection.vo,)) & (~named if selection.is_inverted else named)
+        found = 0
+        for vo in self._by_vo if resource.vos is None else resource.vos:
+            of_vo = self._by_vo.get(vo)
+            if of_vo is None or not of_vo.classes.everything & self._present:
+                continue
+            if selection is None:
+                found |= of_vo.mask(resource, pools)
+            elif selection.vo == vo:
+                found |= of_vo.mask(resource, pools) & of_vo.select_types(selection)
+        return found & self._present
 
     def is_in(self, mask: int, class_id: int) -> bool:
         """Whether a class is in a bitmap from `mask`."""

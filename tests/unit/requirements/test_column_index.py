@@ -50,6 +50,7 @@ def test_a_rule_selects_of_many_items_those_that_it_selects_one_by_one(
         yield items.accepting("names", None)
         yield items.avoiding("names", names)
         yield items.content_with("names", names)
+        yield items.content_with("names", names)
         yield items.content_with("names", None)
         yield items.needing("size", number)
 
@@ -66,6 +67,7 @@ def test_names_and_numbers_mean_what_they_say(
         (index.accepting("names", names), lambda item: not item[0] or item[0] & names),
         (index.avoiding("names", names), lambda item: not item[0] & names),
         (index.content_with("names", names), lambda item: item[0] <= names),
+        (index.content_with("names", names), lambda item: item[0] <= names),
         (index.needing("size", number), lambda item: item[1] <= number),
         (index.column("size", _COLUMNS["size"]).below(number), lambda item: item[1] < number),
     ):
@@ -79,3 +81,15 @@ def test_groups_hold_every_item_once_beside_its_equals(index: IndexedItems[Item]
     for first, mask in groups:
         assert set(list_positions(mask)) == _find_one_by_one(index, lambda item, first=first: item == first)
     assert sum(mask.bit_count() for _, mask in groups) == len(index.items)
+
+
+def test_of_very_many_numbers_few_sets_are_kept_and_the_same_items_found() -> None:
+    sizes = [(7919 * number) % 5003 for number in range(5003)]
+    index = IndexedItems[Item](_COLUMNS, {slot: (frozenset(), size) for slot, size in enumerate(sizes)})
+    column = index.column("size", lambda item: (item[1],))
+    for number in (-1, 0, 1, 4, 5, 2500, 5001, 5002, 9000):
+        found = set(list_positions(index.needing("size", number)))
+        assert found == {slot for slot, size in enumerate(sizes) if size <= number}
+        smaller = set(list_positions(column.below(number)))
+        assert smaller == {slot for slot, size in enumerate(sizes) if size < number}
+    assert column.list_ordered() == [1 << sizes.index(size) for size in sorted(sizes)]

@@ -1,6 +1,7 @@
 """The index answers what the rules say, whatever the classes and resources."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -217,3 +218,19 @@ def test_a_full_cache_of_masks_keeps_those_that_were_stored_last():
     for key in (*range(17), *range(2, 17)):
         assert find(key) == 1 << key
     assert selected == list(range(17))
+
+
+def test_requests_of_a_vo_read_no_classes_of_others() -> None:
+    class Unreadable:
+        vo = "lhcb"
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"{name} was read")
+
+    index = ClassIndex()
+    index.add(1, cast(RequirementClass, Unreadable()))
+    index.add(2, RequirementClass(vo="cms", cpu_time=1))
+    found = index.mask(Resource(cpu_time=1, vos=frozenset({"cms"})), frozenset())
+    assert list(index.classes(found)) == [2]
+    with pytest.raises(AssertionError, match="was read"):
+        index.mask(Resource(cpu_time=1, vos=frozenset({"cms", "lhcb"})), frozenset())
