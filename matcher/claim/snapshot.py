@@ -150,6 +150,8 @@ class NoMatchCache:
         return no_match
 
 
+#: Seconds in which others get a lock that is taken again: Python gives it to whoever comes first.
+_LET_GO = 1e-4
 #: Seconds for which a place counts as open; a claim that finds it closed ends that.
 _OPEN_SECONDS = 10.0
 
@@ -243,8 +245,12 @@ class MatcherCache:
             changes = self.waiting.read(conn)
             if changes is None:
                 return None
-            with self.lock:
-                self.waiting.apply(changes)
+            # One user may have made thousands of task queues: requests of others do not wait for all of them.
+            for part in changes.split() if self.waiting.is_loaded else (changes,):
+                with self.lock:
+                    self.waiting.apply(part)
+                if part.position is None:
+                    time.sleep(_LET_GO)
             self.places.forget(changes.mapped_vos)
             return self.places.age
 

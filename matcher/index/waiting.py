@@ -14,7 +14,7 @@ from itertools import chain
 from random import Random
 from threading import Lock
 from types import MappingProxyType
-from typing import overload
+from typing import TypeVar, overload
 
 from sqlalchemy import Connection
 
@@ -32,6 +32,8 @@ from taskqueue.task_queues import change_feed, priorities, task_queues
 from taskqueue.task_queues.priorities import Weight
 from taskqueue.task_queues.task_queues import TaskQueue
 
+#: Task queues whose changes are applied while others wait.
+_PART = 16
 #: Cached resources.
 _CACHED = 256
 #: Up to this many matching classes are listed instead of sampled.
@@ -50,11 +52,29 @@ _Wanted = tuple[Resource, frozenset[str], TypeSelection | None]
 class IndexChanges:
     """Changes since the last read of the feed."""
 
-    position: change_feed.FeedPosition  #: in the feed, after these changes
+    position: change_feed.FeedPosition | None  #: in the feed, after these changes; None: more are to come
     checked: frozenset[int] = frozenset()  #: task queues that were read again
     occupied: Sequence[TaskQueue] = ()  #: those of them that have jobs
     weights: Mapping[int, Weight] = field(default_factory=dict)  #: by task queue
     mapped_vos: frozenset[str] = frozenset()  #: VOs whose mapping changed
+
+    def split(self) -> Iterator["IndexChanges"]:
+        """The same in parts, of which each is applied within a millisecond or two."""
+        occupied = {each.task_queue_id: each for each in self.occupied}
+        for some in _split(sorted(self.checked.union(occupied))):
+            there = [occupied[each] for each in some if each in occupied]
+            yield IndexChanges(position=None, checked=self.checked.intersection(some), occupied=there)
+        for known in _split(list(self.weights.items())):
+            yield IndexChanges(position=None, weights=dict(known))
+        yield IndexChanges(position=self.position)
+
+
+_Each = TypeVar("_Each")
+
+
+def _split(known: Sequence[_Each]) -> Iterator[Sequence[_Each]]:
+    for start in range(0, len(known), _PART):
+        yield known[start : start + _PART]
 
 
 class WaitingIndex:
@@ -71,6 +91,11 @@ class WaitingIndex:
         self.excluded: frozenset[int] = frozenset()
         self._position: change_feed.FeedPosition | None = None  # in the feed; None: nothing is loaded
         self.changed = 0  #: number of additions and removals
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it was read at least once."""
+        return self._position is not None
 
     def read(self, conn: Connection) -> IndexChanges | None:
         """Read the changes since the last ones that were applied, or everything; for one thread at a time.
@@ -108,7 +133,7 @@ class WaitingIndex:
             if known is not None and Weight(known.priority, known.supply) != weight:
                 self._take_out(known)
                 self._put(replace(known, priority=weight.priority, supply=weight.supply))
-        self._position = changes.position
+        self._position = changes.position or self._position
 
     def exclude(self, task_queue_ids: Collection[int]) -> None:
         """Exclude task queues without a free job for now."""
