@@ -178,6 +178,12 @@ ATTACKS: Mapping[str, Attack] = {
         honest=_submitting(lambda n: _JOB | {"Tag": [f"t{n % 9}"]}, 1_000),
         per_second=1,
     ),
+    "1,000 jobs of different memory": Attack(
+        role="user",
+        hostile=_submitting(lambda n: _JOB | {"Memory": 1 + n % 100_000}, 1_000),
+        honest=_submitting(lambda n: _JOB | {"Memory": 1 + n % 9}, 1_000),
+        per_second=1,
+    ),
     "3 MB of zeros": Attack(
         role="user", hostile=_zeros, honest=_submitting(lambda _n: _JOB, 1), per_second=4
     ),

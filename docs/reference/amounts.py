@@ -28,7 +28,7 @@ from pilotage.plugins.formats import dirac_server
 from pilotage.plugins.kubernetes import api as kubernetes
 from pilotage.plugins.web_hooks import messages
 from pilotage.replay import recorded_day
-from pilotage.service import hot_routes
+from pilotage.service import hot_routes, routing
 from pilotage.service.auth import rate_limits
 from pilotage.service.auth.oidc import discovery
 from pilotage.service.queries import archives, downtimes
@@ -68,7 +68,7 @@ class Amount:
 
 _DEFAULTS: Final = LimitOptions()
 _LIMITS: Final = ServiceLimits()
-_TURNS, _EXPENSIVE = rate_limits.TURNS, rate_limits.EXPENSIVE_TURNS
+_TURNS, _EXPENSIVE, _LARGE = rate_limits.TURNS, rate_limits.EXPENSIVE_TURNS, rate_limits.LARGE_TURNS
 _UPLOADS, _ANSWERS, _FORMS = rate_limits.UPLOADS, rate_limits.ANSWERS, door_guard.FORMS
 _SANDBOXES: Final = door_guard.SANDBOXES
 _HALF: Final = "half of what is free"
@@ -109,10 +109,18 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
             "such place",
             counted_by="pilotage.service.auth.rate_limits.TURNS",
             test=f"{_RATES}test_vos_and_the_callers_of_each_get_places_in_turn_and_a_vo_has_only_some",
+            attacks=["pilots are registered by the hundred"],
+        ),
+        Amount(
+            who="all / one VO",
+            what=f"requests with more than {routing.AT_ONCE >> 10} kB at work, such as large submissions",
+            most=f"{_LARGE.of_all} / {_LARGE.of_vo}; VOs, and callers of each, take turns",
+            counted_by="pilotage.service.auth.rate_limits.LARGE_TURNS",
+            test=f"{_ACCESS}test_no_small_submission_waits_for_large_ones_of_which_a_vo_has_one_at_work",
             attacks=[
                 "1,000 different Requirements",
                 "1,000 jobs of 140 tags",
-                "pilots are registered by the hundred",
+                "1,000 jobs of different memory",
             ],
         ),
         Amount(

@@ -156,7 +156,7 @@ _STRANGERS_JSON = 4096
 _LONGEST_STAMP = 255
 
 #: Bytes of a body parsed in the event loop; larger ones go to a thread, so that they block no request.
-AT_ONCE = 64 << 10
+AT_ONCE = 16 << 10
 #: Bytes of a short body (resource description, heartbeat); no body of a pilot may be larger.
 SMALL = 256 << 10
 
@@ -273,7 +273,7 @@ class GuardedRoute(APIRoute):
         async with self._take_place(parts, request, caller):
             await self.read(request, parts)
             # After that: slow senders must not take the places of others.
-            async with self.take_turn(parts, caller):
+            async with self.take_turn(parts, request, caller):
                 # With the places that it needs: of those that wait for places all would pass.
                 access.require_room(request.scope, parts, is_alone=self.is_alone)
                 with kept.count_for(caller.tenant if caller else ""):
@@ -296,7 +296,12 @@ class GuardedRoute(APIRoute):
             return nullcontext()
         return parts.work.place(*access.find_holder(request.scope))
 
-    def take_turn(self, parts: Services, caller: Caller | None) -> AbstractAsyncContextManager[None]:  # noqa: ARG002
+    def take_turn(
+        self,
+        parts: Services,  # noqa: ARG002
+        request: StrictRequest,  # noqa: ARG002
+        caller: Caller | None,  # noqa: ARG002
+    ) -> AbstractAsyncContextManager[None]:
         """Hold one of the places of all callers, if the route has such."""
         return nullcontext()
 
@@ -308,11 +313,15 @@ class RoleRoute(GuardedRoute):
         self.rules = access.rules_of(endpoint)
         super().__init__(path, endpoint, **about)
 
-    def take_turn(self, parts: Services, caller: Caller | None) -> AbstractAsyncContextManager[None]:
+    def take_turn(
+        self, parts: Services, request: StrictRequest, caller: Caller | None
+    ) -> AbstractAsyncContextManager[None]:
         """Hold one of the places of all callers while a thread is used."""
         if not self._uses_thread or caller is None or caller.is_operator:
             return nullcontext()
-        turns = parts.expensive_turns if self.rules.is_expensive else parts.turns
+        is_large = request.is_read and len(request.whole) > AT_ONCE
+        others = parts.large_turns if is_large else parts.turns
+        turns = parts.expensive_turns if self.rules.is_expensive else others
         return turns.place(caller.tenant, caller.subject)
 
 

@@ -103,6 +103,7 @@ class Services:
     work: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.AT_WORK))
     turns: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.TURNS))
     expensive_turns: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.EXPENSIVE_TURNS))
+    large_turns: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.LARGE_TURNS))
     sign_ins: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.SIGN_INS))
     answers: Limiter = field(init=False, default_factory=lambda: Limiter(rate_limits.ANSWERS))
     waiting: CountCache[Sequence[WaitingClass]] = field(default_factory=lambda: CountCache(_waiting))

@@ -132,6 +132,9 @@ AT_WORK: Final = Bounds(of_one=8, waiting=100)
 TURNS: Final = Bounds(of_all=8, of_vo=5)
 #: Those that may take up to a second of processor time, such as explanations and previews.
 EXPENSIVE_TURNS: Final = Bounds(of_all=3, of_vo=2)
+#: Those with large bodies, such as submissions of a thousand jobs: a second one beside it would not be
+#: answered sooner, and would take the interpreter from everybody else.
+LARGE_TURNS: Final = Bounds(of_all=3, of_vo=1)
 #: Requests that wait for an issuer, which is their subject.
 SIGN_INS: Final = Bounds(of_one=4, waiting=100)
 #: Answers until they are sent.

@@ -3,15 +3,17 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from pilotage.service.auth import rate_limits
 from pilotage.service.auth.access import allow, allowed_roles
 from pilotage.service.auth.callers import Role, grant
-from pilotage.service.queries import explanations
+from pilotage.service.queries import explanations, jobs
 from pilotage.service.services import utc_now
 from requirements.errors import NotFound
+from tests.support import wait
 from tests.support.routes_by_role import (
     QUEUE,
     ROUTES,
@@ -217,6 +219,38 @@ def test_no_submission_pilot_or_report_waits_for_expensive_requests_of_others(
             end.set()
         assert {each.result() for each in answers} == {404}
     assert max(most) == rate_limits.EXPENSIVE_TURNS.of_vo
+
+
+def test_no_small_submission_waits_for_large_ones_of_which_a_vo_has_one_at_work(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+):
+    submit, end, at_work, most = jobs.submit, threading.Event(), list[object](), list[int]()
+
+    def submit_at_length(parts: Any, caller: Any, sources: Any, **more: Any) -> Any:
+        if len(sources) > 1:
+            at_work.append(sources)
+            most.append(len(at_work))
+            assert end.wait(300)
+            at_work.pop()
+        return submit(parts, caller, sources, **more)
+
+    monkeypatch.setattr(jobs, "submit", submit_at_length)
+    large = {"jobs": [{"Executable": "x" * 1000, "StdOutput": f"{n}"} for n in range(20)]}
+
+    def submit_many(number: int) -> int:
+        return service.user(f"u{number}").post("/api/v1/jobs", json=large).status_code
+
+    with ThreadPoolExecutor(6) as threads:
+        answers = [threads.submit(submit_many, number) for number in range(6)]
+        try:
+            wait.until(lambda: at_work)
+            assert service.user("ann").post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).is_success
+            other = service.user("dan", "dune")
+            assert other.post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).is_success
+        finally:
+            end.set()
+        assert {each.result() for each in answers} == {201}
+    assert max(most) == rate_limits.LARGE_TURNS.of_vo
 
 
 def test_a_submission_that_is_repeated_counts_once_and_a_single_job_that_is_reset_counts(
