@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from operator import attrgetter
 from typing import Final
 
 from taskqueue.task_queues.listing import WaitingClass
@@ -78,12 +79,24 @@ def choose_classes(
     left: list[WaitingClass] = []
     by_size = sorted(by_vo.values(), key=lambda classes: sum(map(class_size, classes)))
     for number, classes in enumerate(by_size):
-        ordered = sorted(classes, key=lambda each: (-each.jobs, class_size(each), each.first_job))
+        ordered = list(_order(classes))
         these = _take(ordered, remaining // (len(by_size) - number))
         remaining -= sum(map(class_size, these))
         chosen += these
         left += ordered[len(these) :]
     return ChosenClasses(chosen=chosen, left=left)
+
+
+def _order(classes: Iterable[WaitingClass]) -> Iterator[WaitingClass]:
+    """Those with most jobs, then the smallest, then the oldest first.
+
+    In groups: while Python sorts tens of thousands of tuples no other thread runs.
+    """
+    alike: defaultdict[tuple[int, int], list[WaitingClass]] = defaultdict(list)
+    for each in classes:
+        alike[-each.jobs, class_size(each)].append(each)
+    for key in sorted(alike):
+        yield from sorted(alike[key], key=attrgetter("first_job"))
 
 
 def _take(ordered: Sequence[WaitingClass], characters: int) -> list[WaitingClass]:

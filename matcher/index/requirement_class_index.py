@@ -152,7 +152,7 @@ class ClassIndex:
                 self._forget_absent()
 
     def _forget_absent(self) -> None:
-        absent = {slot for slot in self._class_in if not self._present >> slot & 1}
+        absent = self._class_in.keys() - set(list_positions(self._present))
         for vo, of_vo in list(self._by_vo.items()):
             of_vo.remove(absent.intersection(of_vo.classes.items))
             if not of_vo.classes.items:
