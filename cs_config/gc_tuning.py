@@ -9,8 +9,8 @@ from typing import Final
 
 #: Number of objects surviving a full collection from which on they are frozen.
 _MANY: Final = 50_000
-#: Thresholds of the generations. Python's default for the youngest (700 or 2,000 objects) is the size of a few
-#: requests, which are still running; a collection of 100,000 objects stops all threads for some 10 ms.
+#: Thresholds of the generations. Python's default for the youngest (700 or 2,000 objects) is the size of a
+#: few requests, which are still running; a collection of 100,000 objects stops all threads for some 10 ms.
 _FEW: Final = 10_000, 3, 3
 #: Growth of the memory in use since the last complete collection that calls for the next one.
 _GROWN: Final = 1.5
