@@ -78,7 +78,10 @@ def test_what_ran_longest_ago_comes_first_and_what_never_ran_before_that(
     assert len(called) == len(ALL)
 
 
-def test_a_group_is_overdue_after_a_hundred_commits(tmp_path: Path, commit: Callable[..., str]) -> None:
+def test_a_group_is_overdue_after_so_many_commits(
+    tmp_path: Path, commit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "LONGEST", 5)
     write_runs(tmp_path, ["image"], commit("README.md"))
     write_runs(tmp_path, ["model"], "0123456789ab")  # which is called in any case
     for _ in range(tiers.LONGEST):

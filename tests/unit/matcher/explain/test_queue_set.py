@@ -19,7 +19,7 @@ def test_conditions_of_many_long_lists_are_kept_up_to_their_bytes(
         monkeypatch.setattr(module, "MOST_BYTES", _MOST)
     here = queue_set.some_queues(osg, VO, osg.addresses)
     caches = here._resolved, here._addresses, here.failed._cache
-    for number in range(100):
+    for number in range(30):
         sites = frozenset(f"LCG.Nowhere-{number}-{each}.org" for each in range(200))
         text = f"other.MaxRAM > {number} && " + " && ".join(f"other.A{each} =!= 1" for each in range(400))
         asked = RequirementClass(vo=VO, cpu_time=number, sites=sites)
