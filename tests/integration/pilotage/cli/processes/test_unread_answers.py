@@ -106,7 +106,9 @@ def talk(run: _Run, app: Any, said: Callable[[Reader], Awaitable[None]]) -> None
         bound = serve.bind_socket("127.0.0.1", 0)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         ready = asyncio.Event()
-        server = serve._Server(serve.configuration(app, log_level="error"), ready=ready.set)
+        config = serve.configuration(app, log_level="error")
+        config.timeout_keep_alive = 300  # however slow the machine is, the next request comes in time
+        server = serve._Server(config, ready=ready.set)
         server.on_tick = _no_tick  # type: ignore[method-assign, assignment]
         task = asyncio.create_task(server.serve(sockets=[bound]))
         client = socket.socket()
