@@ -108,7 +108,8 @@ def report(
         entries, wrong_entries = registry.read_registry(of_registry, file)
     compatibility, wrong_platforms = resources.read_platforms(root, file)
     dynamic, wrong_names = expiry.read_dynamic(root, file)
-    tree = resources.read_resources(root, file, origins=origins, declared=_declared(options.every))
+    declared = _declared(options.every)
+    tree = resources.read_resources(root, file, text=reading.text, origins=origins, declared=declared)
     seen = tree.parameters
     wrong_levels = _unknown_levels(root, file)
     misspelled_vos = _misspelled_vos(root, entries.all_vos() | seen.vos, file)

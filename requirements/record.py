@@ -14,6 +14,7 @@ from requirements.errors import MOST_HINTS, InvalidInput, Problem, did_you_mean
 from requirements.values import (
     Scalar,
     Value,
+    WrittenReal,
     as_number,
     as_short_value,
     as_value,
@@ -189,6 +190,8 @@ class Record:
     """
 
     values: tuple[tuple[str, Value], ...]  #: sorted by the folded name
+    #: Texts of numbers that lose their last zeros, with the names.
+    written: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
 
 def parse_record(
@@ -218,7 +221,13 @@ def parse_record(
             values.append((name, (as_value if is_accepted else as_short_value)(item, f"{path}/{name}")))
         except InvalidInput as error:
             problems.extend(error.problems)
-    record = Record(values=tuple(sorted(values, key=lambda entry: fold(entry[0]))))
+    written = tuple(
+        (name, each.text)
+        for name, item in raw.items()
+        for each in (item if isinstance(item, list | tuple) else (item,))
+        if isinstance(each, WrittenReal)
+    )
+    record = Record(values=tuple(sorted(values, key=lambda entry: fold(entry[0]))), written=written)
     problems.extend(record_problems(record, declarations, path))
     if problems:
         raise InvalidInput(problems)

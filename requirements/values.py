@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Self, cast
 
 from requirements.errors import InvalidInput, Problem
 
@@ -24,6 +24,26 @@ MAX_MARKS = 30
 
 #: Numbers written as text, for names that are declared as numbers.
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+#: Numbers that lose their last zeros: they may be meant as versions.
+LOSING_ZEROS = re.compile(r"\d+\.\d*0", re.ASCII)
+
+
+class WrittenReal(float):
+    """A real number with its text, of which it has lost the last zeros: 5.10; plain from `as_value` on."""
+
+    __slots__ = ("text",)
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        """The number that is written so."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+def keep_zeros(value: Scalar, text: str) -> Scalar:
+    """The value; if it is a number that has lost zeros, with the text that is written."""
+    return WrittenReal(text) if isinstance(value, float) and LOSING_ZEROS.fullmatch(text) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +94,7 @@ def as_value(raw: object, path: str) -> Value:
     if not isinstance(raw, list | tuple):
         if fault := _fault(raw):
             raise InvalidInput([Problem(path=path, message=fault)])
-        return cast(Scalar, raw)
+        return _plain(cast(Scalar, raw))
     problems = [
         Problem(path=f"{path}[{position}]", message=fault)
         for position, item in enumerate(raw)
@@ -82,7 +102,11 @@ def as_value(raw: object, path: str) -> Value:
     ]
     if problems:
         raise InvalidInput(problems)
-    return tuple(raw)
+    return tuple(map(_plain, raw))
+
+
+def _plain(scalar: Scalar) -> Scalar:
+    return float(scalar) if type(scalar) is WrittenReal else scalar
 
 
 def as_short_value(raw: object, path: str) -> Value:

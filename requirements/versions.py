@@ -35,13 +35,14 @@ def may_have_reals(requirements: Requirements) -> bool:
 def find_reals(requirements: Requirements) -> Iterator[tuple[str, str | float]]:
     """Yield each parameter with each real number that it is compared with, as text as it is written.
 
-    Of a record, which is read already, the number.
+    Of a record, which is read already, the number, unless it has lost last zeros of its text.
     """
     if isinstance(requirements, Record):
+        written = {(name, float(text)): text for name, text in requirements.written}
         for name, value in requirements.values:
             for each in value if isinstance(value, tuple) else (value,):
                 if isinstance(each, float):
-                    yield name, each
+                    yield name, written.get((name, each), each)
         return
     text = requirements.text
     for compared in expression.comparisons(text):
@@ -51,6 +52,11 @@ def find_reals(requirements: Requirements) -> Iterator[tuple[str, str | float]]:
         for argument in call.arguments:
             if isinstance(argument, Literal) and isinstance(argument.value, float):
                 yield from ((name, _written(text, argument)) for name in _names(call))
+
+
+def advise_zeros(written: str) -> str:
+    """What is lost of a number that may be a version: the last zeros of its text."""
+    return f'{written} is read as the number {float(written):.15g}; if it is a version, write "{written}"'
 
 
 def _version_calls(text: str) -> Iterator[Call]:

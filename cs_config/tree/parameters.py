@@ -4,7 +4,7 @@ Any other name is the site's own; a name that is almost a known one is treated a
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -17,12 +17,23 @@ from cs_config.source.sections import Leaf, LineOrigins
 from cs_config.tree import admission
 from cs_config.tree.address import NAME, is_slip
 from cs_config.tree.inheritance import Parameter, as_tuple
+from requirements import versions
 from requirements.classad.restrictions import version_of
 from requirements.errors import InvalidInput, Problem, did_you_mean
+from requirements.measured_values import MEASURED
 from requirements.quantities import QUANTITIES, VERSIONS, SlotQuantity
-from requirements.values import Value, advise_quotes, as_value, find_excess, fold, format_value
+from requirements.values import (
+    LOSING_ZEROS,
+    Value,
+    advise_quotes,
+    as_value,
+    find_excess,
+    fold,
+    format_value,
+)
 
 _LIKE_COUNT = re.compile("[0-9]{1,9}")
+_NUMBER = re.compile(r"(?<![\w.])[\d.]+(?![\w.])")
 
 
 class VoRight(StrEnum):
@@ -237,6 +248,8 @@ _ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime
 #: Resemble ours and are read: names of the schema (see `glue`), and what pilots measure of the system.
 _SCHEMA: Final = "glue"
 _MEASURED: Final = frozenset({"osname", "osversion"})
+#: Measured values that sites advertise.
+_MEASURES: Final = frozenset(map(fold, MEASURED))
 #: Names that may be misspelled.
 _NAMES = tuple(known.name for known in KNOWN if known.name not in _ONCE_FREE)
 
@@ -275,6 +288,11 @@ def is_version(folded: str) -> bool:
 def is_like_version(folded: str) -> bool:
     """Whether a number under this name is worth a warning: it is a version, or probably one."""
     return folded in SOFTWARE or is_version(folded)
+
+
+def is_measure(folded: str) -> bool:
+    """Whether a number under this name is no version: the system or a schema has it, or it is measured."""
+    return folded in _BY_FOLD or folded.startswith(_SCHEMA) or folded in _MEASURES
 
 
 def as_version(value: Any) -> Any:
@@ -318,12 +336,14 @@ class ParameterReader:
     file: str
     origins: LineOrigins  #: of the lines that parameters are written in
     declared: frozenset[str]  #: folded names that the operations declare: never misspellings
+    text: str  #: that the lines are of
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     excesses: list[Problem] = field(default_factory=list)  #: values that are too long for expressions
     vos: set[str] = field(default_factory=set)  #: lower case
     checks: frozenset[str] = admission.DEFAULT_CHECKS  #: folded names of attributes that are expressions
     _warned: set[str] = field(default_factory=set)
+    _lines: list[str] = field(default_factory=list)
 
     def read(
         self, into: dict[str, Parameter | None], name: str, leaf: Leaf, *, path: str, level: str
@@ -394,9 +414,26 @@ class ParameterReader:
         return value
 
     def check_comparison(self, value: Value, path: str, folded: str, line: int) -> None:
-        """Record a value that is too long for expressions, and a version that is a number: 9.10 is 9.1."""
+        """Record a value that is too long for expressions, and a number that may be a version."""
         if excess := find_excess(value):
             self.excesses.append(self._problem(path, line, excess, None))
-        for number in as_tuple(value) if is_like_version(folded) else ():
-            if isinstance(number, float):
-                self.warnings.append(self._problem(path, line, advise_quotes(number), None))
+        numbers = [each for each in as_tuple(value) if isinstance(each, float)]
+        if is_like_version(folded):
+            self.warnings += (self._problem(path, line, advise_quotes(each), None) for each in numbers)
+        elif numbers and not (is_measure(folded) or folded in self.declared or folded in self._warned):
+            written = self._find_written(numbers, line)
+            if written is not None:
+                self._warned.add(folded)  # once is enough: there may be as many as queues
+                self.warnings.append(self._problem(path, line, versions.advise_zeros(written), None))
+
+    def _find_written(self, numbers: Sequence[float], line: int) -> str | None:
+        """The text of the first of these numbers that has last zeros; None: no text has.
+
+        The items of a list may stand in the lines after that of the name.
+        """
+        if not self._lines:
+            self._lines += self.text.split("\n")
+        texts = (text.partition(" #")[0] for text in self._lines[line - 1 : line + len(numbers)])
+        written = (each[0] for text in texts for each in _NUMBER.finditer(text))
+        losing = filter(LOSING_ZEROS.fullmatch, written)
+        return next((each for each in losing if float(each) in numbers), None)

@@ -47,12 +47,12 @@ _NO_VOS: Mapping[str, Settings] = MappingProxyType({})
 
 
 def read_resources(
-    root: Section, file: str, *, origins: LineOrigins, declared: frozenset[str]
+    root: Section, file: str, *, text: str, origins: LineOrigins, declared: frozenset[str]
 ) -> "ResourceReader":
-    """Read all sites; folded names that the operations declare are never misspellings."""
+    """Read all sites of a text; folded names that the operations declare are never misspellings."""
     sites = root.section("Resources").section("Sites")
     checks = admission.DEFAULT_CHECKS.union(_checks(sites))
-    parameters = ParameterReader(file=file, origins=origins, declared=declared, checks=checks)
+    parameters = ParameterReader(file=file, text=text, origins=origins, declared=declared, checks=checks)
     reader = ResourceReader(parameters=parameters)
     reader.read_sites(sites)
     return reader

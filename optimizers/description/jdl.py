@@ -24,7 +24,7 @@ from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 from requirements.quantities import DETAILS, VERSIONS
-from requirements.values import Scalar, Unevaluated, fold
+from requirements.values import Scalar, Unevaluated, fold, keep_zeros
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
 _TEXT_OR_COMMENT = re.compile(
@@ -140,10 +140,11 @@ class _CfgValues:
         if is_text or not word:
             return word or None
         try:
-            return resolve_word(word)
+            value = resolve_word(word)
         except ValueError as error:
             self.report(path, line, f"{error}; in quotes it is a text")
             return None
+        return None if value is None else keep_zeros(value, word)
 
 
 #: Names and values in one text.
@@ -203,10 +204,12 @@ class _JobReader(EventReader):
         self.report_at(_NEITHER, 0, 0)
 
     def resolve_scalar(self, event: Any) -> Scalar | None:
-        """The value of a scalar; of a version that is a number the text that is written."""
+        """The value of a scalar, with the text of a number that it loses; of a version the text alone."""
         value = super().resolve_scalar(event)
-        is_text = isinstance(value, float) and _is_version(self.path.rpartition("/")[2])
-        return str(event.value) if is_text else value
+        if value is None or not isinstance(value, float):
+            return value
+        written = str(event.value)
+        return written if _is_version(self.path.rpartition("/")[2]) else keep_zeros(value, written)
 
     def refuse_decoration(self, event: Any) -> None:
         """Refuse a tag; an anchor without an alias does no harm."""
@@ -275,7 +278,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
             case Language.CFG:
                 return (read_cfg(text, file),)
             case Language.JDL:
-                return (_keep_versions(parse_ad(text, file, "description")),)
+                return (_keep_versions(parse_ad(text, file, "description", keeps_zeros=True)),)
             case Language.YAML:
                 return read_yaml(text, file)
     except InvalidInput as invalid:

@@ -19,7 +19,7 @@ from requirements.classad.parser import SHORT, read_ad, read_ads
 from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
-from requirements.values import Unevaluated, fold
+from requirements.values import Unevaluated, fold, keep_zeros
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
@@ -52,11 +52,14 @@ class Attributes(dict[str, object]):
         return replace(found, path=problem.path, suggestion=problem.suggestion)
 
 
-def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attributes:
+def parse_ad(
+    text: str, file: str | None = None, path: str = "ClassAd", *, keeps_zeros: bool = False
+) -> Attributes:
     """Parse the attributes of an ad, in the order and spelling in which they are written.
 
     Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and `Unevaluated`
-    for every other expression. The outer brackets may be left out; names may have dots.
+    for every other expression. The outer brackets may be left out; names may have dots. With `keeps_zeros`
+    numbers that lose the last zeros of their texts are `WrittenReal`.
 
     Raises:
         InvalidInput: Not an ad, names that differ only in case, or a literal that programs read differently.
@@ -67,7 +70,8 @@ def parse_ad(text: str, file: str | None = None, path: str = "ClassAd") -> Attri
     ad = read_ad(source)
     check(ad, source)
     starts = {name: node.start for name, node in ad.entries}
-    return Attributes({name: value_of(node, source) for name, node in ad.entries}, source, starts)
+    values = {name: value_of(node, source, keeps_zeros=keeps_zeros) for name, node in ad.entries}
+    return Attributes(values, source, starts)
 
 
 def check(ad: Ad, source: SourceText) -> None:
@@ -97,21 +101,21 @@ def _fault(node: Node) -> str | None:
     return None
 
 
-def value_of(node: Node, source: SourceText) -> object:
+def value_of(node: Node, source: SourceText, *, keeps_zeros: bool = False) -> object:
     """Convert a part of an ad to a value as in `parse_ad`."""
     match node:
         case Literal(value=Special.UNDEFINED):
             return None
         case Literal(value=value) if not isinstance(value, Special):
-            return value
+            return keep_zeros(value, source.text[node.start : node.end]) if keeps_zeros else value
         case Unary(operator="-" | "+", operand=Literal(value=int() | float() as number)) if not isinstance(
             number, bool
         ):
             return -number if node.operator == "-" else number
         case ListOf(items=items):
-            return [value_of(item, source) for item in items]
+            return [value_of(item, source, keeps_zeros=keeps_zeros) for item in items]
         case Ad():
-            return {name: value_of(value, source) for name, value in node.entries}
+            return {name: value_of(each, source, keeps_zeros=keeps_zeros) for name, each in node.entries}
     line, column = source.place(node.start)
     return Unevaluated(source.text[node.start : node.end], source.file, line, column)
 

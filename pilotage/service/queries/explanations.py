@@ -70,7 +70,7 @@ from requirements.job_fields import JOB_GROUP
 from requirements.record import Record
 from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
-from requirements.values import advise_quotes, fold
+from requirements.values import LOSING_ZEROS, advise_quotes, fold
 from taskqueue.db import database
 from taskqueue.jobs import descriptions
 from taskqueue.jobs import jobs as stored_jobs
@@ -398,26 +398,31 @@ def _warn_of_unknown_tags(parts: Services, expressions: Sequence[tuple[str, str]
 
 
 def _warn_of_unquoted_versions(parts: Services, asked: Sequence[tuple[str, Requirements]]) -> list[str]:
-    """Warnings of real numbers where a version is meant."""
+    """Warnings of real numbers where a version is meant, or may be: one with a last zero."""
     if not any(versions.may_have_reals(each) for _, each in asked):
         return []
 
     def warn() -> list[str]:
         found = dict.fromkeys((vo, real) for vo, each in asked for real in versions.find_reals(each))
         own = frozenset(name for _, each in asked for name in versions.compared_names(each))
-        wrong = (
-            f"Requirements/{name}: {_advise_quotes(real)}"
-            for vo, (name, real) in found
-            if parameters.is_like_version(fold(name)) or fold(name) in own | _list_versions(parts, vo)
-        )
-        return take_warnings(wrong)
+        advised = ((name, _advise_on_version(parts, vo, name, real, own)) for vo, (name, real) in found)
+        return take_warnings(f"Requirements/{name}: {advice}" for name, advice in advised if advice)
 
     return parts.advisor.find("warn of unquoted versions in submitted jobs", warn)
 
 
-def _advise_quotes(real: str | float) -> str:
-    advice = advise_quotes(real)
-    return f'{advice}: "{real}"' if isinstance(real, str) else f"{advice}, with all their digits"
+def _advise_on_version(
+    parts: Services, vo: str, name: str, real: str | float, compared: frozenset[str]
+) -> str | None:
+    """What to write for a real number that is compared with a parameter; None: it is no version."""
+    folded = fold(name)
+    if parameters.is_like_version(folded) or folded in compared | _list_versions(parts, vo):
+        advice = advise_quotes(real)
+        return f'{advice}: "{real}"' if isinstance(real, str) else f"{advice}, with all their digits"
+    if not isinstance(real, str) or not LOSING_ZEROS.fullmatch(real) or parameters.is_measure(folded):
+        return None
+    is_declared = options_for(parts.live.current, vo).job_description.declarations.get(name) is not None
+    return None if is_declared else versions.advise_zeros(real)
 
 
 def _list_versions(parts: Services, vo: str) -> frozenset[str]:

@@ -340,11 +340,54 @@ def test_unquoted_versions_are_reported() -> None:
         "OSVersion: '9.10'",
         "OSVersion: 9",
         "OSVersion: 9.4.1",
-        "Factor: 9.10",
+        "Factor: 9.25",
         nodes("['9.10', '9.4']"),
     )
     for written in right:
         assert validate.parse(queue.format(written)).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("written", "lost"),
+    [
+        ("MySoft: 5.10", "5.10"),
+        ("MySoft: 3.0", "3.0"),
+        ("MySoft: [5.2, 5.10]", "5.10"),
+        ("MySoft:\n    - 5.2\n    - 5.10", "5.10"),
+        ("NodeAttributes: {MySoft: [5.2, 5.10]}", "5.10"),
+        ("VOs: {lhcb: {MySoft: 5.10}}", "5.10"),
+        ("MySoft: 5.1 # 5.10 before", None),
+        ("MySoft: 5.12", None),
+        ("MySoft: '5.10'", None),
+        ("MySoft: 5.10.0", None),
+        ("MySoft: 510", None),
+        ("CPUNormalizationFactor: 10.50", None),
+        ("GlueHostBenchmarkSF00: 10.50", None),
+        ("Load: 1.0", None),
+        ("Declared: 5.10", None),
+    ],
+)
+def test_a_number_that_loses_zeros_may_be_a_version_where_nothing_says_what_it_is(
+    written: str, lost: str | None
+) -> None:
+    site = f"Resources:\n Sites:\n  S:\n   {written}\n   CEs: {{C: {{Queues: {{Q: {{}}}}}}}}\n"
+    declared = "Operations: {Defaults: {JobDescription: {Declared: {type: number}}}}\n"
+
+    found = validate.parse(site + declared).warnings
+
+    assert [(each.path.rpartition("/")[2], each.message, each.line) for each in found] == [
+        ("MySoft", f'{lost} is read as the number {float(lost):g}; if it is a version, write "{lost}"', 4)
+        for lost in (lost,)
+        if lost is not None
+    ]
+
+
+def test_of_a_name_at_many_queues_one_number_is_warned_of() -> None:
+    queues = ", ".join(f"q{number}: {{MySoft: 5.10, Factor: 1.50}}" for number in range(20))
+    found = validate.parse(
+        f"Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{{queues}}}}}}}}}}}}}\n"
+    ).warnings
+    assert [each.path.rpartition("/")[2] for each in found] == ["MySoft", "Factor"]
 
 
 def test_every_name_of_a_version_is_one():

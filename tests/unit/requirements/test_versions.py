@@ -2,9 +2,11 @@
 
 import pytest
 
+from cs_config.tree.inheritance import as_tuple
 from requirements import versions
 from requirements.classad.expression import Expression
-from requirements.record import Record
+from requirements.record import Declarations, Record, parse_record
+from requirements.values import WrittenReal
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,15 @@ def test_reals_in_records() -> None:
         ("Kernel", 5.1),
     ]
     assert versions.compared_names(record) == frozenset()
+
+
+def test_reals_in_records_as_they_are_written_where_they_lose_zeros() -> None:
+    raw = {"MySoft": [WrittenReal("5.10"), 5.2, "5.30"], "Other": WrittenReal("3.0")}
+    record = parse_record(raw, Declarations())
+
+    assert list(versions.find_reals(record)) == [("MySoft", "5.10"), ("MySoft", 5.2), ("Other", "3.0")]
+    assert record == parse_record({"MySoft": [5.1, 5.2, "5.30"], "Other": 3.0}, Declarations())
+    assert not any(isinstance(each, WrittenReal) for _, value in record.values for each in as_tuple(value))
 
 
 @pytest.mark.parametrize("text", ["other.V == 9.4", "V >= .5", "V < 1e3", "versionGE(V, 9.10)", "V == 2."])

@@ -593,13 +593,54 @@ def test_a_submission_warns_of_versions_without_quotes(service: Service):
     by_yaml = "Executable: a\nRequirements: {{{}}}\n".format
     by_jdl = '[ Executable = "a"; Requirements = {}; ]'.format
     assert warnings(by_jdl('versionGE(other.Kernel, "5.10") && other.MaxRAM > 2000.5')) == []
-    assert warnings(by_yaml("OSVersion: 9.10")) == [
-        wanted.format("OSVersion", "9.1") + ", with all their digits"
+    for written in ("OSVersion: 9.10", "OSVersion: [9.10, '9.4']"):
+        assert warnings(by_yaml(written)) == [wanted.format("OSVersion", "9.10") + ': "9.10"']
+    assert warnings(by_yaml("OSVersion: 9.4")) == [
+        wanted.format("OSVersion", "9.4") + ", with all their digits"
     ]
-    assert warnings(by_yaml("Factor: 9.10"), by_yaml("OSVersion: '9.10', MaxRAM: 2000")) == []
+    assert warnings(by_yaml("Factor: 9.12"), by_yaml("OSVersion: '9.10', MaxRAM: 2000")) == []
     assert warnings(by_jdl("other.OSVersion == 9.10")) == [wanted.format("OSVersion", "9.10") + ': "9.10"']
     # As the job that waits compares it.
-    assert warnings(by_yaml("Kernel: 5.10")) == [wanted.format("Kernel", "5.1") + ", with all their digits"]
+    assert warnings(by_yaml("Kernel: 5.10")) == [wanted.format("Kernel", "5.10") + ': "5.10"']
+
+
+def test_a_submission_warns_of_numbers_that_lose_zeros_under_names_that_nobody_declares(service: Service):
+    declared = "    JobDescription:\n      Declared: {type: number}\n"
+    service.configure(CONFIG.replace("    JobDescription:\n", declared, 1))
+    user = service.user()
+    told = '{} is read as the number {}; if it is a version, write "{}"'
+    lost = (("5.10", "5.1"), ("1.20", "1.2"), ("3.0", "3"))
+    forms = (
+        '[ Executable = "a"; Requirements = [ MySoft = {} ]; ]',
+        '[ Executable = "a"; Requirements = other.MySoft >= {}; ]',
+        "Executable: a\nRequirements: {{MySoft: {}}}\n",
+        "Executable: a\nRequirements:\n  MySoft: [{}, '7']\n",
+        "Executable = a\nRequirements\n{{\n  MySoft = {}\n}}\n",
+    )
+
+    def warnings(text: str) -> list[str]:
+        answer = user.post("/api/v1/jobs", json={"jdls": [text]})
+        assert answer.status_code == 201, answer.text
+        return [each for each in answer.json()["warnings"] if "version" in each]
+
+    for form in forms:
+        for written, read in lost:
+            text = form.format(written)
+            assert warnings(text) == [f"Requirements/MySoft: {told.format(written, read, written)}"], text
+        for right in ('"5.10"', "5.12", "510", "5"):
+            assert warnings(form.format(right)) == [], (form, right)
+    for name in ("MaxRAM", "CPUNormalizationFactor", "Declared", "Load", "GlueHostBenchmarkSI00"):
+        assert warnings(forms[0].format("9.10").replace("MySoft", name)) == [], name
+
+
+def test_what_a_number_lost_is_neither_stored_nor_hashed(service: Service):
+    user = service.user()
+    jdl = '[ Executable = "a"; CPUTime = 600.0; Requirements = [ MySoft = {} ]; Rank = {}; Arguments = {}; ]'
+    texts = [jdl.format(*[number] * 3) for number in ("5.10", "5.1")]
+    ids = user.post("/api/v1/jobs", json={"jdls": texts}).raise_for_status().json()["job_ids"]
+    one, other = (user.get(f"/api/v1/jobs/{job_id}").json() for job_id in ids)
+    assert one["description"] == other["description"]
+    assert one["submit_pool"] == other["submit_pool"]
 
 
 def test_a_copy_of_a_job_has_its_own_id_where_the_job_has_its_id(service: Service):
