@@ -7,8 +7,8 @@ Source: DIRAC 9.1, `ClassAdLight.py`, `JDL.py`, `JobAgent._getJDLParameters`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from cs_config.options import bounds, keywords
 from optimizers.description import description as descriptions
@@ -44,8 +44,8 @@ _SINGLE: Final = frozenset({"GridCE", "InputDataPolicy", "OutputPath", "OutputSE
 #: A parameter of a parametric job: `Parameters`, `ParameterStart.A`.
 _PARAMETER: Final = re.compile(r"(Parameters|ParameterStart|ParameterStep|ParameterFactor)(\.\w+)?")
 _COUNT: Final = "Parameters"
-#: A text that is a placeholder of one: `%s`, `%(A)s`.
-_WHOLE: Final = re.compile(r"%(?:s|\((\w+)\)s)")
+#: A placeholder of one: `%s`, `%(A)s`.
+_PLACEHOLDER: Final = re.compile(r"%(?:s|\((\w+)\)s)")
 #: What values of parameters start with, what is added to each, and with what it is multiplied before, as in
 #: DIRAC; here they are counted from 0.
 _PROGRESSION: Final = {"ParameterStart": 1, "ParameterStep": 0, "ParameterFactor": 1}
@@ -69,6 +69,13 @@ _BRACKET: Final = re.compile(r"[\[\]]")
 _END: Final = re.compile(r"\s*+(?:;|\Z)")
 #: Records in one another that DIRAC does not read.
 _NESTED: Final = 10
+
+
+class _Quoted(str):
+    """An item of a list that is written in quotes."""
+
+    __slots__ = ()
+
 
 #: A list of parameters may have lists as items.
 Item = str | list[str]
@@ -155,7 +162,8 @@ def _read_items(text: str) -> list[Item]:
             break
         quoted, braced, bare = item.groups()
         nested = None if braced is None else [str(each) for each in _read_items(braced)]
-        found.append((quoted or bare or "").strip() if nested is None else nested)
+        word = _Quoted(quoted.strip()) if quoted else (bare or "").strip()
+        found.append(word if nested is None else nested)
         number += max(1, len(nested or ()))
         if number > bounds.DIRAC_ITEMS:
             break
@@ -176,7 +184,8 @@ def _to_ours(read: Mapping[str, Value]) -> dict[str, object]:
             foreign[name] = value
         elif known:
             ours[name] = known
-    ours |= dict(_write_lists_out(ours))
+    for name, written in _write_lists_out({**ours, **foreign}, dict(_find_lists(ours))):
+        (foreign if name in foreign else ours)[name] = written
     ours.setdefault("JobType", DEFAULT_TYPE)
     if foreign:
         ours[FOREIGN] = foreign
@@ -207,21 +216,68 @@ def _count_parameters(read: Mapping[str, Value]) -> Iterator[tuple[str, object]]
             yield name, as_number(value) if isinstance(value, str) else value
 
 
-def _write_lists_out(ours: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Texts that are the placeholder of a list, with that of its text `{a,b}` instead, and its parameter.
+def _find_lists(ours: Mapping[str, object]) -> Iterator[tuple[str, Sequence[Item]]]:
+    """The parameters with a value that is a list."""
+    for name, column in ours.items():
+        head, _, key = name.partition(".")
+        if head == _COUNT and isinstance(column, list) and any(isinstance(each, list) for each in column):
+            yield key, column
 
-    DIRAC makes a text of the list wherever the keyword is no list; here its items would be words.
+
+def _write_lists_out(
+    stated: Mapping[str, object], lists: Mapping[str, Sequence[Item]]
+) -> Iterator[tuple[str, Any]]:
+    """Keywords in which parameters that are `lists` become text, with the parameters of their texts.
+
+    DIRAC makes a text of such a value, `{a,b}`, wherever the keyword is no list; here its items would be
+    words. Within an item of a list it has no braces, so its commas end the item.
     """
-    for name, value in ours.items():
-        found = _WHOLE.fullmatch(value) if isinstance(value, str) else None
-        known = keywords.BY_NAME.get(name)
-        if found is None or known is None or known.is_list:
-            continue
-        column = ours.get(_join(_COUNT, found[1] or ""))
-        if isinstance(column, list) and any(isinstance(each, list) for each in column):
+    for name, value in stated.items():
+        if isinstance(value, str):
+            found = _PLACEHOLDER.fullmatch(value)
+            known = keywords.BY_NAME.get(name)
+            if found is None or known is None or known.is_list or (found[1] or "") not in lists:
+                continue
             written = f"{{{found[1] or 's'}}}"  # no name of a parameter in DIRAC
             yield name, f"%({written})s"
-            yield _join(_COUNT, written), [placeholders.format_value(each) for each in column]
+            yield _join(_COUNT, written), [placeholders.format_value(each) for each in lists[found[1] or ""]]
+        elif isinstance(value, list) and not _PARAMETER.fullmatch(name):
+            yield from _write_items_out(name, value, lists)
+
+
+def _write_items_out(
+    name: str, items: Sequence[Item], lists: Mapping[str, Sequence[Item]]
+) -> Iterator[tuple[str, Any]]:
+    """A list with items such as `LFN:%(A)s`, where A is a list, with the parameter of its text: `a, b`."""
+    used: set[str] = set()
+    for item in items:
+        if not isinstance(item, str) or _PLACEHOLDER.fullmatch(item):
+            continue
+        inside = {each[1] or "" for each in _PLACEHOLDER.finditer(item)} & lists.keys()
+        if isinstance(item, _Quoted) and any(_has_many(lists[key]) for key in inside):
+            message = (
+                f"{str(item)!r} has a list within quotes, which DIRAC refuses: write the placeholder alone, "
+                "and the rest of the text in each value of the parameter"
+            )
+            raise InvalidJob([Problem(path=name, message=message)])
+        used |= inside
+    if not used:
+        return
+
+    def name_text(place: re.Match[str]) -> str:
+        return f"%(,{place[1] or 's'})s" if (place[1] or "") in used else place[0]
+
+    written = [_PLACEHOLDER.sub(name_text, item) for item in items if isinstance(item, str)]
+    # A text of ours is split at its commas when the values are in it.
+    yield name, ", ".join(written) if name in _KEYWORDS else written
+    for key in sorted(used):
+        texts = [", ".join(each) if isinstance(each, list) else each for each in lists[key]]
+        yield _join(_COUNT, f",{key or 's'}"), texts
+
+
+def _has_many(column: Sequence[Item]) -> bool:
+    """Whether a value of a parameter is a list of several items."""
+    return any(isinstance(each, list) and len(each) > 1 for each in column)
 
 
 def _join(keyword: str, name: str) -> str:

@@ -134,6 +134,10 @@ BODIES = (
     "Parameters = 2; Parameters.F = {{/a, /b},{/c}}; InputData = %(F)s; Arguments = -p F=%(F)s; JobName = x",
     'Parameters = {{"a","b"},{"c"}}; InputSandbox = %s',
     "Parameters = 2; Parameters.S = {{LFN:/a,LFN:/b},{LFN:/c}}; InputSandbox = {SB:x|/y.tar.bz2, %(S)s}",
+    "Parameters = 2; Parameters.S = {{/a,/b},{/c}}; InputSandbox = {SB:x|/y.tar.bz2, LFN:%(S)s}",
+    "Parameters = 2; Parameters.F = {{/lhcb/a,/lhcb/b},{/lhcb/c}}; InputData = {LFN:%(F)s, /lhcb/%n}",
+    'Parameters = 2; Parameters.F = {{/lhcb/a},{/lhcb/c}}; InputData = {"LFN:%(F)s", "/lhcb/x"}',
+    "Parameters = 2; Parameters.S = {{log,root},{txt}}; OutputSandbox = {x.%(S)s, err}",
     "Parameters = 2; Parameters.Site = {{LCG.CERN.cern,LCG.CNAF.it},{ANY}}; Site = %(Site)s",
     'JobRequirements = [ Owner = "ada"; CPUTime = 5; Nested = [ a = {"b"}; ]; ]; JobGroup = after',
     "SoftwarePackages = [ ]; JobGroup = after",
@@ -262,6 +266,43 @@ def test_a_list_that_is_the_value_of_a_text_keeps_its_braces_as_in_dirac(text: s
     assert f'Arguments = "{values[0]}";' in dialect.write_jdl(jobs[0], JOB)
     if "InputData" in text:
         assert [each["InputData"] for each in jobs] == [["/a", "/b"], ["/c"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("{LFN:%(B)s}; Parameters.B = {{/a,/b},{/c}}", [["/a", "/b"], ["/c"]]),
+        ("{LFN:%(B)s, LFN:/x}; Parameters.B = {{/a, /b}, /c}", [["/a", "/b", "/x"], ["/c", "/x"]]),
+        ("{LFN:%s}; Parameters = {{/a,/b},{/c}}", [["/a", "/b"], ["/c"]]),
+        ("{/x%(B)s%(A)s}; Parameters.B = {{a,/b},{c}}; Parameters.A = {1,2}", [["/xa", "/b1"], ["/xc2"]]),
+        ('{"LFN:%(B)s"}; Parameters.B = {{/a},{/c}}', [["/a"], ["/c"]]),
+        ('{"LFN:%(B)s"}; Parameters.B = {/a,/c}', [["/a"], ["/c"]]),
+    ],
+)
+def test_a_list_within_an_item_has_no_braces_as_in_dirac(text: str, values: list[list[str]]):
+    """Source: DIRAC 9.1, `ParametricJob.__updateAttribute`, which removes the braces in lists."""
+    jobs = stored(f"Executable = /bin/ls; InputData = {text}")
+
+    assert [each["InputData"] for each in jobs] == values
+    for body in jobs:
+        [again] = stored(dialect.write_jdl(body, JOB))
+        assert again["InputData"] == body["InputData"]
+
+
+def test_a_list_within_an_item_of_a_foreign_keyword_has_no_braces_either():
+    one, two = stored(
+        "Executable = x; Parameters.S = {{/a, /b}, {/c}}; Parameters = 2; InputSandbox = {SB:x, LFN:%(S)s}"
+    )
+    assert one["ForeignKeywords"] == {"InputSandbox": "{SB:x, LFN:/a, /b}"}
+    assert two["ForeignKeywords"] == {"InputSandbox": "{SB:x, LFN:/c}"}
+
+
+@pytest.mark.parametrize("name", ["InputData", "InputSandbox", "OutputSandbox"])
+def test_a_list_within_quotes_is_refused_with_what_to_write(name: str):
+    """DIRAC's model takes it, but its JobDB does not: the text begins with a quote that is not closed."""
+    wanted = rf"{name}: 'LFN:%\(B\)s' has a list within quotes, .*: write the placeholder alone"
+    with pytest.raises(InvalidJob, match=wanted):
+        stored(f'Executable = x; {name} = {{"LFN:%(B)s"}}; Parameters.B = {{{{/a,/b}},{{/c}}}}')
 
 
 @pytest.mark.parametrize(
