@@ -14,19 +14,14 @@ from starlette.requests import ClientDisconnect
 
 from cs_config import errors as config_errors
 from matcher.preview import outlook
-from pilotage.service import error_statuses, middleware
+from pilotage.service import error_statuses, http_errors, middleware
 from pilotage.service.auth import access, audit
 from pilotage.service.auth.tokens import BearerToken
 from pilotage.service.http_errors import TooManyRequests
 from pilotage.service.pages import templating
 from pilotage.service.pages.page import signed_in
 from pilotage.service.services import Services
-from requirements import input_faults
-from requirements.errors import (
-    InvalidRequest,
-    PilotageError,
-    Problem,
-)
+from requirements.errors import PilotageError
 from taskqueue import errors as taskqueue_errors
 from taskqueue.db import database
 
@@ -123,12 +118,7 @@ def _audit(request: Request, error: PilotageError) -> None:
 
 async def _validation(request: Request, error: RequestValidationError) -> Response:
     """Answer pydantic's errors as any other invalid request."""
-    faults = input_faults.list_faults(error.errors())
-    problems = [
-        Problem(path=_path(each.location), message=each.message, suggestion=each.suggestion)
-        for each in faults
-    ]
-    return await _ours(request, InvalidRequest(problems))
+    return await _ours(request, http_errors.describe_refusal(error.errors()))
 
 
 async def _framework(request: Request, error: HTTPException) -> Response:
@@ -174,10 +164,3 @@ def _headers(status: int, error: PilotageError) -> dict[str, str]:
     if status in _RETRY_AFTER:
         return {"Retry-After": str(getattr(error, "retry_after", _RETRY_AFTER[status]))}
     return {}
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    inner = (
-        location[1:] if len(location) > 1 and location[0] in ("body", "query", "path", "header") else location
-    )
-    return "/".join(str(part) for part in inner)

@@ -1,6 +1,28 @@
 """Errors that reject a request before its handler runs."""
 
-from requirements.errors import NotAllowed, PilotageError
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from requirements import input_faults
+from requirements.errors import InvalidRequest, NotAllowed, PilotageError, Problem
+
+
+def describe_refusal(errors: Iterable[Mapping[str, Any]]) -> InvalidRequest:
+    """What the framework found wrong with the parameters or the body of a request, in our words."""
+    faults = input_faults.list_faults(errors)
+    return InvalidRequest(
+        [
+            Problem(path=_path(each.location), message=each.message, suggestion=each.suggestion)
+            for each in faults
+        ]
+    )
+
+
+def _path(location: input_faults.Location) -> str:
+    inner = (
+        location[1:] if len(location) > 1 and location[0] in ("body", "query", "path", "header") else location
+    )
+    return "/".join(str(part) for part in inner)
 
 
 class NotAuthenticated(PilotageError):

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.pages import templating
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation, shows_filter
 from pilotage.service.pages.templating import Chart, ChartLine
 from pilotage.service.queries import accounting, overview
 from pilotage.service.queries.accounting import AccountingAnswer, AccountingQuery, AccountingRow, Columns
@@ -40,6 +40,8 @@ _TONES: Final[Mapping[str, str]] = {
     JobStatus.KILLED: "killed",
     JobStatus.RESCHEDULED: "stalled",
 }
+#: Titles of the columns that differ from their names.
+_TITLES: Final = {"vo": "VO", "ce": "CE", "owner_group": "Owner group"}
 #: Shown for an empty value: a job that never ran has no site.
 NOTHING: Final = "(none)"
 
@@ -116,6 +118,11 @@ def name_of(row: AccountingRow, by: Sequence[str]) -> str:
     """Label of a row: its values."""
     extra = row.model_extra or {}
     return " · ".join(str(extra[name]) or NOTHING for name in by)
+
+
+def title_of(name: str) -> str:
+    """Title of a column."""
+    return _TITLES.get(name, name.capitalize())
 
 
 def _add_up(
@@ -223,6 +230,7 @@ def draw_depths(page: PageContext, hours: int, site: str | None = None) -> Chart
 @router.get("/accounting")
 @add_to_navigation("Accounting")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
+@shows_filter
 def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLResponse:
     """Show used resources: users their own, VO admins their VO's, site admins those of their sites."""
     whole = _answer(page, shown, None)
@@ -237,9 +245,10 @@ def show(page: PageOf, shown: Annotated[AccountingShown, Query()]) -> HTMLRespon
         rows=sorted(whole.rows, key=lambda row: -wanted.of(row)),
         name_of=name_of,
         wanted=wanted,
-        quantities=QUANTITIES,
+        quantities=[(each.name, each.title) for each in QUANTITIES],
         ranges=RANGES,
-        dimensions=dimensions,
+        columns=[(name, title_of(name)) for name in dimensions],
+        title_of=title_of,
         buckets=list(TimeBucket),
         chart=draw(_answer(page, shown, bucket), wanted),
         fields=[name for name in _FIELDS if name in dimensions and name not in settled],

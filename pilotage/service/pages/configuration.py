@@ -31,7 +31,7 @@ from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.config import PreviewAnswer
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, add_to_navigation, shows_filter
 from requirements.errors import InvalidRequest, NotAllowed, NotFound, PilotageError, Problem
 from requirements.values import fold
 
@@ -181,6 +181,7 @@ class ChangeOutcome:
 @router.get("")
 @add_to_navigation("Configuration")
 @allow(*EVERY_ROLE)
+@shows_filter
 def show_section(
     page: PageOf,
     path: PathOf = "",
@@ -381,6 +382,7 @@ def _audit_refusal(page: PageContext, error: PilotageError) -> None:
 
 @changes_router.get("/history")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN)
+@shows_filter
 def list_versions(
     page: PageOf,
     path: Annotated[str, Query(max_length=2000)] = "",

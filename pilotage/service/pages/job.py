@@ -24,7 +24,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Role
 from pilotage.service.models.explain import GroupQuery, JobExplanation
 from pilotage.service.models.jobs import LOCAL_STATE, JobFilter, JobIdPath
-from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation, shows_filter
 from pilotage.service.queries import explanations, jobs
 from requirements.states import FINAL, PREPARING, JobStatus
 from taskqueue.db import database
@@ -256,6 +256,7 @@ def _query_of(shown: FailuresShown, group: FailureGroup) -> str:
 @group_router.get("/failures")
 @add_to_navigation("Failures")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, is_expensive=True)
+@shows_filter
 def list_failures(page: PageOf, query: Annotated[FailuresShown, Query()]) -> HTMLResponse:
     """Show why jobs failed: grouped by site, exit code and minor status, without names of persons."""
     given = {"vo": query.vo, "site": query.site}
@@ -294,6 +295,7 @@ class CampaignsShown(BaseModel):
 @group_router.get("/campaigns")
 @add_to_navigation("Campaigns")
 @allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
+@shows_filter
 def list_campaigns(page: PageOf, query: Annotated[CampaignsShown, Query()]) -> HTMLResponse:
     """Show the groups of the caller's jobs, one line each: how many are done, failed, left, and the rate."""
     now = page.parts.clock()

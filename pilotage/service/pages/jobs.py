@@ -39,6 +39,7 @@ from pilotage.service.pages.page import (
     RefusedForm,
     UploadRoute,
     add_to_navigation,
+    shows_filter,
 )
 from pilotage.service.queries import accounting, explanations, jobs
 from pilotage.service.queries.jobs import submitter_of
@@ -154,6 +155,7 @@ class ListQuery(FilledFilter):
 @router.get("/jobs")
 @add_to_navigation("Jobs")
 @allow(Role.USER, Role.VO_ADMIN)
+@shows_filter
 def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLResponse:
     """List jobs, newest first: users their own, VO admins those of the VO."""
     now = page.parts.clock()

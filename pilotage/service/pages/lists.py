@@ -20,7 +20,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.models import ListPage
-from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation
+from pilotage.service.pages.page import PageOf, PageRoute, add_to_navigation, shows_filter
 from pilotage.service.queries import shares
 from pilotage.service.queries import sites as queries_sites
 from requirements.requirement_class import RequirementClass
@@ -52,6 +52,7 @@ class PoolsShown(ListPage):
 @pools_router.get("/pools")
 @add_to_navigation("Pools")
 @allow(*EVERY_ROLE)
+@shows_filter
 def list_pools(page: PageOf, query: Annotated[PoolsShown, Query()]) -> HTMLResponse:
     """List the pools of the caller's VOs, and those served by queues at its sites, by id."""
     config = page.parts.live.current
@@ -107,6 +108,7 @@ class TaskQueuesShown(ListPage):
 
 @pools_router.get("/task-queues")
 @allow(Role.USER, Role.VO_ADMIN, Role.DIRECTOR)
+@shows_filter
 def list_task_queues(page: PageOf, query: Annotated[TaskQueuesShown, Query()]) -> HTMLResponse:
     """List the task queues with jobs: users their own, others those of their VOs."""
     config = page.parts.live.current
@@ -148,6 +150,7 @@ class SharesShown(BaseModel):
 
 @pools_router.get("/shares")
 @allow(Role.USER, Role.VO_ADMIN, is_expensive=True)
+@shows_filter
 def show_shares(page: PageOf, query: Annotated[SharesShown, Query()]) -> HTMLResponse:
     """Show the shares of a VO, and which of two jobs comes first."""
     vos = visibility.pool_vos(page.caller, page.parts.live.current.vos)
@@ -190,6 +193,7 @@ class PilotsShown(ListPage):
 @router.get("/pilots")
 @add_to_navigation("Pilots")
 @allow(Role.VO_ADMIN, Role.SITE_ADMIN, Role.DIRECTOR, Role.GATEWAY)
+@shows_filter
 def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLResponse:
     """List the pilots of the caller's VOs, at the caller's sites."""
     visible = visibility.visible_pilots(
@@ -270,6 +274,7 @@ class GridJobsShown(ListPage):
 @router.get("/managers")
 @add_to_navigation("Job managers")
 @allow(Role.USER, Role.VO_ADMIN, Role.SITE_ADMIN, Role.GATEWAY)
+@shows_filter
 def list_managers(page: PageOf, query: Annotated[GridJobsShown, Query()]) -> HTMLResponse:
     """List the gateways with grid jobs that the person may count, and these jobs, newest first."""
     wanted = frozenset({query.site}) if query.site else None

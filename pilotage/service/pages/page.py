@@ -2,26 +2,27 @@
 
 import hmac
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import FormData
 
 from cs_config.editing.editor import ConfigEditor
-from pilotage.service import configuring, routing
+from pilotage.service import configuring, error_statuses, routing
 from pilotage.service.auth import access
 from pilotage.service.auth.callers import Caller, Role
 from pilotage.service.auth.tokens import BearerToken
-from pilotage.service.http_errors import ClockBehind, ForgedRequest, NotAuthenticated
+from pilotage.service.http_errors import ClockBehind, ForgedRequest, NotAuthenticated, describe_refusal
 from pilotage.service.models import ListPage
 from pilotage.service.pages import sessions, templating
 from pilotage.service.routing import StrictRequest
 from pilotage.service.services import Services
-from requirements.errors import InvalidInput, InvalidRequest, PilotageError, Problem
+from requirements.errors import InvalidInput, InvalidRequest, NotFound, PilotageError, Problem
 
 _Entry = TypeVar("_Entry")
 _Endpoint = TypeVar("_Endpoint", bound=Callable[..., Any])
@@ -68,19 +69,44 @@ class RefusedForm:
     name: str  #: of the form on its page
     values: Mapping[str, Any]  #: as typed, by field
     error: PilotageError
+    _shown: set[str] = field(default_factory=set, init=False)  #: fields with what is wrong beside them
 
     @property
     def problems(self) -> Mapping[str, str]:
         """What is wrong, by field."""
         found: dict[str, str] = {}
-        for each in self.error.problems if isinstance(self.error, InvalidInput) else ():
-            found.setdefault(each.path, each.message)
+        for each in _list_problems(self.error):
+            found.setdefault(each.path, str(each).removeprefix(f"{each.path}: "))
         return found
+
+    def show(self, name: str) -> str:
+        """What is wrong with a field, for the place beside it."""
+        self._shown.add(name)
+        return self.problems[name]
 
     @property
     def rest(self) -> str:
-        """What is wrong, but with no field of the form; empty: nothing is."""
-        return "" if self.problems and self.problems.keys() <= self.values.keys() else str(self.error)
+        """What is wrong, but not shown beside a field so far; empty: nothing is."""
+        if not (problems := _list_problems(self.error)):
+            return str(self.error)
+        left = [each for each in problems if each.path not in self._shown]
+        return str(InvalidRequest(left)) if left else ""
+
+
+def _list_problems(error: PilotageError) -> Sequence[Problem]:
+    return error.problems if isinstance(error, InvalidInput) else ()
+
+
+_FILTER = "shows_filter"
+
+
+def shows_filter(endpoint: _Endpoint) -> _Endpoint:
+    """Show the page with the form of its query, as it was typed, where a value of that is refused.
+
+    The page takes the form from `refused_filter`, and leaves out what the form selects.
+    """
+    setattr(endpoint, _FILTER, True)
+    return endpoint
 
 
 FIELD = "csrf"
@@ -115,6 +141,7 @@ class PageContext:
     parts: Services
     token: BearerToken  #: of the session
     csrf: str  #: token that forms must send back
+    refused: RefusedForm | None = None  #: the form of the query, if that is refused
 
     @property
     def caller(self) -> Caller:
@@ -149,10 +176,13 @@ class PageContext:
                 each for each in self.request.app.state.navigation if self.caller.role in each.roles
             ],
             "now": self.parts.clock(),
+            "refused_filter": self.refused,
         }
 
     def render(self, template: str, *, status: int = 200, **context: object) -> HTMLResponse:
         """Render a template (a path below `templates/`)."""
+        if self.refused is not None:
+            status = error_statuses.status_of(self.refused.error)
         return templating.respond(template, status, _HEADERS, **{**self.frame, **context})
 
     def render_list(
@@ -182,16 +212,73 @@ _READING = frozenset({"GET", "HEAD"})
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
+#: Errors that a person can correct in the form of a query.
+_CORRECTABLE = (RequestValidationError, InvalidInput, NotFound)
+
+
+def _describe_refusal(error: RequestValidationError | InvalidInput | NotFound) -> PilotageError:
+    """The error with the names of fields as paths: `status` for the first of its values, `status/0`."""
+    if isinstance(error, RequestValidationError):
+        error = describe_refusal(error.errors())
+    if isinstance(error, InvalidInput):
+        return InvalidRequest([replace(each, path=each.path.partition("/")[0]) for each in error.problems])
+    return error
+
+
 class PageRoute(routing.RoleRoute):
     """A page that needs a session; without one the browser is sent to the login page."""
 
     takes_json = False
     takes_form: ClassVar[bool] = True  #: its body is a form, which is read before the handler is called
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
+        self.shows_filter: bool = getattr(endpoint, _FILTER, False)
+        super().__init__(path, endpoint, **about)
+
     async def guard(self, request: StrictRequest, parts: Services, handle: _Handler) -> Response:
-        """Send the browser to the login without a session."""
+        """Send the browser to the login without a session; show a refused filter for correction."""
         page = request.state.page = signed_in(request)
-        return _to_login(request) if page is None else await super().guard(request, parts, handle)
+        if page is None:
+            return _to_login(request)
+        try:
+            return await super().guard(request, parts, handle)
+        except _CORRECTABLE as error:
+            is_filter = self.shows_filter and not page.is_fragment
+            again = await self._correct(request, parts, handle, error) if is_filter else None
+            if again is None:
+                raise
+            return again
+
+    async def _correct(
+        self,
+        request: StrictRequest,
+        parts: Services,
+        handle: _Handler,
+        error: RequestValidationError | InvalidInput | NotFound,
+    ) -> Response | None:
+        """The page without the refused values of its query, and its form as it was typed.
+
+        None: it is not the query that is refused.
+        """
+        page: PageContext = request.state.page
+        left, typed = request.query_params.multi_items(), dict(request.query_params)
+        refusal = _describe_refusal(error)
+        while left:
+            wrong = {each.path for each in _list_problems(refusal)}
+            right = [(name, value) for name, value in left if name not in wrong]
+            left = right if len(right) < len(left) else []
+            form = RefusedForm(name="filter", values=typed, error=refusal)
+            scope = {**request.scope, "query_string": urlencode(left).encode()}
+            valid = StrictRequest(scope, request.receive)
+            request.state.page = replace(page, request=valid, refused=form)
+            try:
+                return await super().guard(valid, parts, handle)
+            except _CORRECTABLE as another:
+                more = _describe_refusal(another)
+                problems = [*_list_problems(refusal), *_list_problems(more)]
+                refusal = InvalidRequest(problems) if problems else more
+        request.state.page = page
+        return None
 
     async def admit(self, request: StrictRequest, parts: Services) -> Caller:  # noqa: ARG002
         """Check the role."""

@@ -15,7 +15,7 @@ from pilotage.service.auth.access import EVERY_ROLE, allow, allowed_roles
 from pilotage.service.models.jobs import JobFilter
 from pilotage.service.pages import jobs as jobs_pages
 from pilotage.service.pages import lists
-from pilotage.service.pages.page import PageContext, PageOf, PageRoute
+from pilotage.service.pages.page import PageContext, PageOf, PageRoute, shows_filter
 from requirements.job_fields import JOB_GROUP, JOB_NAME, OWNER
 from requirements.values import fold
 from taskqueue.db import database
@@ -46,9 +46,12 @@ class Hit:
 
 @router.get("/search")
 @allow(*EVERY_ROLE, is_expensive=True)
+@shows_filter
 def find(page: PageOf, q: Annotated[str, Query(max_length=255)] = "") -> Response:
     """Show the job with this id, or the only hit, or else all hits by kind."""
     wanted = q.strip()
+    if page.refused is not None:
+        return page.render("search/hits.html", hits=(), wanted="")
     if not wanted:
         return RedirectResponse("/", 303)
     with database.reading(page.parts.engine) as conn:

@@ -29,13 +29,14 @@ from pilotage.service.pages.page import (
     PageUrl,
     RefusedForm,
     add_to_navigation,
+    shows_filter,
 )
 from pilotage.service.pages.templating import Chart
 from pilotage.service.queries import downtimes, explanations, overview, sites
 from pilotage.service.queries.downtimes import NewDowntime
 from pilotage.service.queries.overview import SiteGlance
 from pilotage.service.routing import QueueOf
-from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem, require_names
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.pilots import search
@@ -61,7 +62,7 @@ class SitesShown(BaseModel):
     """Query parameters of the page of sites."""
 
     q: str = Field(default="", max_length=200, description="Part of the name.")
-    state: str = Field(default="", max_length=20, description="One of `SiteGlance.words`.")
+    state: str = Field(default="", max_length=20, description="One of `overview.STATES`; empty: any.")
     whose: str = Field(
         default="", pattern="^(all)?$", description="`all`: also sites that do not concern the person."
     )
@@ -72,8 +73,11 @@ class SitesShown(BaseModel):
 @router.get("/sites")
 @add_to_navigation("Sites")
 @allow(*EVERY_ROLE)
+@shows_filter
 def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLResponse:
     """List the sites that concern the caller, or all."""
+    if query.state:
+        require_names("state", [query.state], overview.STATES)
     config = page.parts.live.current
     known = config.sites if query.whose else visibility.concerned_sites(page.caller, config)
     named = sorted(site for site in known if fold(query.q) in fold(site))
@@ -89,6 +93,7 @@ def list_sites(page: PageOf, query: Annotated[SitesShown, Query()]) -> HTMLRespo
         all=len(config.sites),
         end=end,
         query=query,
+        states=list(overview.STATES.items()),
     )
 
 
@@ -102,6 +107,7 @@ def _sort(found: Sequence[SiteGlance], order: str) -> list[SiteGlance]:
 
 @router.get("/sites/{site}")
 @allow(*EVERY_ROLE)
+@shows_filter
 def show_site(page: PageOf, site: str, vo: str = "") -> HTMLResponse:
     """Show a site: its state, and its tree with the effective parameters for a VO."""
     return _render_site(page, site, vo)
@@ -286,6 +292,7 @@ _Text = Annotated[str, Form(max_length=1000)]
 
 @router.get("/sites/{site}/{ce}/{queue}")
 @allow(*EVERY_ROLE)
+@shows_filter
 def show_queue(
     page: PageOf, address: QueueOf, vo: Annotated[str, Query(max_length=200)] = ""
 ) -> HTMLResponse:

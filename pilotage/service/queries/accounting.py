@@ -17,6 +17,7 @@ from pilotage.service.models import StrictInput
 from pilotage.service.models.jobs import Moment, Words, parse_moment, words
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, NotAllowed, Problem, did_you_mean
+from requirements.states import JobStatus
 from requirements.values import fold
 from taskqueue import ownership
 from taskqueue.accounting import report
@@ -143,6 +144,15 @@ def _check_columns(caller: Caller, query: AccountingQuery) -> None:
         )
         for name in query.by
         if name not in DIMENSIONS
+    ]
+    unknown += [
+        Problem(
+            path="status",
+            message=f"{word!r:.80} is not a status of a job",
+            suggestion=did_you_mean(word, list(JobStatus)),
+        )
+        for word in query.status or ()
+        if word not in list(JobStatus)
     ]
     if unknown:
         raise InvalidRequest(unknown)

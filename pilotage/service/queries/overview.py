@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -82,6 +83,19 @@ class OverviewCounts:
         return sum((Counter(of_vo) for of_vo in self.by_vo.values()), Counter[JobStatus]())
 
 
+#: States by which sites can be filtered, with their titles.
+STATES: Final[Mapping[str, str]] = {
+    "open": "open",
+    "banned": "banned",
+    "down": "in a downtime",
+    "partly": "some CEs in a downtime",
+    "closed": "closed by a throttle",
+    "stale": "advertisement stale",
+    "full": "a limit is full",
+    "off": "switched off",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteGlance:
     """A site in one line."""
@@ -117,7 +131,7 @@ class SiteGlance:
 
     @property
     def words(self) -> frozenset[str]:
-        """States by which sites can be filtered."""
+        """Those of `STATES` that hold."""
         states = {
             "banned": self.state.ban is not None,
             "down": self.state.is_closed(self.site) or 0 < self.ces == self.closed_ces,
