@@ -101,3 +101,31 @@ function findBadAxes() {
     }),
   );
 }
+
+// What is wider than its place on a phone: the page, a table in its frame, and a cell; also in what is folded.
+function findBeyond() {
+  const wrong = [];
+  const wide = document.documentElement.scrollWidth;
+  if (wide > innerWidth) wrong.push(`the page is ${wide} wide`);
+  const folded = document.querySelectorAll("details:not([open])");
+  for (const details of folded) details.open = true;
+  for (const frame of document.querySelectorAll(".table")) {
+    const name = frame.innerText.slice(0, 60).replaceAll("\n", " ");
+    if (frame.scrollWidth > frame.clientWidth) wrong.push(`table ${name}: ${frame.scrollWidth} wide`);
+    for (const cell of frame.querySelectorAll("tbody :is(th, td):not(.wide-only)")) {
+      const box = cell.getBoundingClientRect();
+      const text = cell.textContent.trim();
+      if ((text && !box.width) || box.right > innerWidth) wrong.push(`table ${name}: hidden ${text}`);
+      if (cell.scrollWidth > cell.clientWidth + 1) wrong.push(`table ${name}: cut ${text}`);
+    }
+  }
+  for (const details of folded) details.open = false;
+  return wrong;
+}
+
+// Tables that scroll sideways.
+function findSideways() {
+  return [...document.querySelectorAll(".table")]
+    .filter((frame) => frame.scrollWidth > frame.clientWidth)
+    .map((frame) => `${frame.innerText.slice(0, 60)}: ${frame.scrollWidth} of ${frame.clientWidth}`);
+}

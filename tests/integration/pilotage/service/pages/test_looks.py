@@ -1,4 +1,4 @@
-"""How each page looks: contrast, words, names of what is clicked, axes; at any width, light and dark."""
+"""How each page looks: contrast, words, edges, names, axes; at any width, light and dark."""
 
 import re
 from pathlib import Path
@@ -24,6 +24,8 @@ _MORE = (
 )
 #: Of pages that are alike one is looked at.
 _ONE = re.compile(r"(/pilots/|/pools/).*")
+#: Width.
+_PHONE = 360
 _FUNCTIONS = Path(__file__).with_name("looks.js").read_text()
 
 
@@ -35,14 +37,16 @@ def _find(page: Page, *functions: str) -> list[str]:
 
 def _look(page: Page, address: str) -> dict[str, None]:
     """What is wrong with a page, at any width, light or dark."""
+    page.set_viewport_size({"width": _PHONE, "height": 900})
     page.goto(address)
-    wrong = _find(page, "findUnnamed", "findRunTogether")
+    wrong = []
+    for width, more in ((_PHONE, ["findBeyond"]), (768, ["findSideways"]), (1280, []), (1920, [])):
+        page.set_viewport_size({"width": width, "height": 900})
+        wrong += [f"{width}: {each}" for each in _find(page, "findBroken", "findBadAxes", *more)]
+    wrong += _find(page, "findUnnamed", "findRunTogether")
     for scheme in ("dark", "light"):
         page.emulate_media(color_scheme=scheme)
         wrong += [f"{scheme}: {each}" for each in _find(page, "findPale")]
-    for width in (360, 768, 1280, 1920):
-        page.set_viewport_size({"width": width, "height": 900})
-        wrong += [f"{width}: {each}" for each in _find(page, "findBroken", "findBadAxes")]
     return {f"{address}: {each}": None for each in wrong}
 
 
@@ -55,4 +59,14 @@ def test_each_page_can_be_read_at_any_width_light_and_dark(
     wrong: dict[str, None] = {}
     for address in (*walked.values(), *_MORE):
         wrong |= _look(page, address)
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("who", ["vo_admin", "site_admin"])
+def test_no_page_is_wider_than_a_phone(who: str, world: Service, signed_in: SignedIn) -> None:
+    page = signed_in(world, **ROLES[who], how={"viewport": {"width": _PHONE, "height": 800}})
+    wrong: list[str] = []
+    for address, _ in Walk(world, ROLES[who]).iterate():
+        page.goto(address)
+        wrong += [f"{address}: {each}" for each in _find(page, "findBeyond")]
     assert not wrong, "\n".join(wrong)
