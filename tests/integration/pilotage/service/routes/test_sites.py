@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -311,24 +312,20 @@ def test_who_banned_a_site_and_who_allowed_it_again_is_in_the_audit_log(service:
     assert lines[0]["reason"] == "power cut"
 
 
-@pytest.mark.parametrize(
-    ("further", "problem"),
-    [
+def test_an_advertisement_that_each_match_would_read_slowly_is_refused(gateway: httpx.Client) -> None:
+    advertise(gateway, CurrentJobs=1)
+    refused: Sequence[tuple[dict[str, object], str]] = (
         ({"Text": "x" * 4097}, "Text: has 4097 characters, allowed are 4096"),
         ({"Texts": ["a", "x" * 4097]}, "Texts: has 4097 characters in one item, allowed are 4096"),
         ({f"Attribute{number}": 1 for number in range(201)}, "has 201 further attributes, allowed are 200"),
         ({"Notes": "x" * 70_000}, "bytes, allowed are 65536"),
         ({"Requirements": '"' + "x" * 70_000 + '" == Name'}, "bytes, allowed are 65536"),
-    ],
-)
-def test_an_advertisement_that_each_match_would_read_slowly_is_refused(
-    gateway: httpx.Client, further: dict[str, object], problem: str
-) -> None:
-    advertise(gateway, CurrentJobs=1)
-    answer = gateway.post(f"/api/v1/sites/{SITE}/advertisement", json={**EMPTY, **further})
-    assert answer.status_code == 400
-    assert problem in answer.json()["error"]["message"]
-    assert throttle(gateway)["counters"]["CurrentJobs"] == 1
+    )
+    for further, problem in refused:
+        answer = gateway.post(f"/api/v1/sites/{SITE}/advertisement", json={**EMPTY, **further})
+        assert answer.status_code == 400
+        assert problem in answer.json()["error"]["message"]
+        assert throttle(gateway)["counters"]["CurrentJobs"] == 1
 
 
 def test_a_director_is_listed_for_the_sites_of_its_token_only(throttled: Service) -> None:
@@ -377,17 +374,15 @@ def test_queues_are_reported_by_those_who_serve_them_and_shown_at_their_sites(th
     assert seen("all", role="site_admin", site="LCG.B.org") == [[other]] * 2
 
 
-@pytest.mark.parametrize(
-    "until", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00", "2999-01-01T00:00:00Z"]
-)
-def test_a_pause_without_end_is_refused(throttled: Service, until: str) -> None:
-    queues = [{"queue": f"{SITE}/ce1/long", "paused_until": until}]
-    report = {"kind": "director", "name": "n", "holder": "h:1:2", "every": 60, "queues": queues}
-    answer = throttled.as_role("director", vo="cms").post("/api/v1/site-processes", json=report)
-    assert answer.status_code == 400
-    message = answer.json()["error"]["message"]
-    assert "queues/0/paused_until" in message
-    assert "is not within 30 days from now" in message
+def test_a_pause_without_end_is_refused(service: Service) -> None:
+    for until in ("9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00", "2999-01-01T00:00:00Z"):
+        queues = [{"queue": f"{SITE}/ce1/long", "paused_until": until}]
+        report = {"kind": "director", "name": "n", "holder": "h:1:2", "every": 60, "queues": queues}
+        answer = service.as_role("director", vo="cms").post("/api/v1/site-processes", json=report)
+        assert answer.status_code == 400
+        message = answer.json()["error"]["message"]
+        assert "queues/0/paused_until" in message
+        assert "is not within 30 days from now" in message
 
 
 def test_a_director_is_reported_with_its_own_token_only_and_forgotten_when_it_is_overdue(
