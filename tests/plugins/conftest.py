@@ -1,8 +1,8 @@
 """Plug-ins are tested with the fixtures of the program."""
 
 from tests.integration.conftest import (
-    _new_rules_are_counted_in_one_call,
     _other_servers_have_time,
+    _the_matcher_has_time,
     server,
     service,
 )
@@ -15,9 +15,9 @@ from tests.integration.pilotage.conftest import (
 from tests.unit.cs_config.conftest import osg_path, osg_text
 
 __all__ = [
-    "_new_rules_are_counted_in_one_call",
     "_other_servers_have_time",
     "_rates_gain_nothing",
+    "_the_matcher_has_time",
     "any_engine",
     "config_text",
     "database_url",
