@@ -161,9 +161,15 @@ _LONGEST = 255
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str | None:
-    """Return the one of `known` that is most similar to `word`, ignoring case; None if none is close."""
+    """Return the one of `known` that is most similar to `word`, ignoring case; None if none is close.
+
+    A host is meant with its port, if there is one with one.
+    """
     if len(word) > _LONGEST:
         return None
     by_fold = {name.casefold(): name for name in known}
+    with_port = [name for fold, name in by_fold.items() if fold.startswith(f"{word.casefold()}:")]
+    if len(with_port) == 1:
+        return with_port[0]
     close = get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
     return by_fold[close[0]] if close else None

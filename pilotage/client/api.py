@@ -519,8 +519,8 @@ class ServiceClient:
 
     def downtimes(self, site: str | None = None) -> list[Json]:
         """The downtimes of a site (None: of all) and its CEs that are not over."""
-        query = "" if site is None else f"?site={quote(site, safe='')}"
-        return self._rows("GET", f"/downtimes{query}", "downtimes")
+        params = {} if site is None else {"site": site}
+        return self._rows("GET", "/downtimes", "downtimes", params=params)
 
     def plan_downtime(
         self, place: str, *, begins: str, ends: str, reason: str, severity: str = "OUTAGE"

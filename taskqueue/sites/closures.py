@@ -186,15 +186,19 @@ def read_calendar(conn: Connection, *, now: datetime) -> Calendar:
 
 
 def read_closures(conn: Connection, sites: Collection[str], *, now: datetime) -> list[Closure]:
-    """What closes these sites or their CEs now, bans first."""
+    """What closes these sites or their CEs now, bans first; of the downtimes of a place the last to end."""
     banned = read_bans(conn, sites, now=now).values() if sites else ()
-    down = (each for each in list_downtimes(conn, sites, now=now) if each.is_closing(now))
+    closing = (each for each in list_downtimes(conn, sites, now=now) if each.is_closing(now))
+    down = {fold(each.place): each for each in sorted(closing, key=lambda each: each.ends)}
     return [
         *(
             Closure(place=each.site, reason=each.reason, until=each.until, is_downtime=False)
             for each in banned
         ),
-        *(Closure(place=each.place, reason=each.reason, until=each.ends, is_downtime=True) for each in down),
+        *(
+            Closure(place=each.place, reason=each.reason, until=each.ends, is_downtime=True)
+            for each in down.values()
+        ),
     ]
 
 

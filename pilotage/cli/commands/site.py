@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Group, RenderableType
@@ -295,7 +295,11 @@ def list_sites(*, service: ServiceOptions) -> None:
     """
     with service.connect() as client:
         found = output.read_pages("sites", client.sites)
-    rows = [{**scope, "ban": site["ban"]} for site in found.entries for scope in _scopes(site)]
+    rows = [
+        {**scope, "ban": site["ban"], "downtimes": site.get("downtimes")}
+        for site in found.entries
+        for scope in _scopes(site)
+    ]
     service.emit({"sites": found.entries, "next": found.next}, lambda: output.list_table(_SCOPES, rows))
 
 
@@ -532,11 +536,29 @@ _SCOPES: Mapping[str, Column] = {
     "Site/CE/Queue": "scope",
     "Ban": lambda each: "banned" if each["ban"] else None,
     "Policy": "policy",
-    "Open": lambda each: each["open"] and not each["ban"],
+    "Open": lambda each: each["open"] and not each["ban"] and not _find_downtime(each),
     "#Room": "room",
     "#Reserved": "reserved",
-    "Why": lambda each: f"banned: {each['ban']['reason']}" if each["ban"] else each["why"],
+    "Why": lambda each: f"banned: {each['ban']['reason']}" if each["ban"] else _why_closed(each),
 }
+
+
+def _find_downtime(scope: Entry) -> Entry | None:
+    """The downtime that closes all of a scope now; of several the one that ends last."""
+    within = f"{scope['scope']}/"
+    closing = (each for each in scope.get("downtimes") or () if each["is_closing"])
+    here = (each for each in closing if within.startswith(f"{each['place']}/"))
+    return max(here, key=lambda each: datetime.fromisoformat(each["ends"]), default=None)
+
+
+def _why_closed(scope: Entry) -> str | None:
+    """Why a scope that is not banned takes no jobs, or takes fewer; that a downtime comes."""
+    if (down := _find_downtime(scope)) is not None:
+        return f"downtime until {output.local_time(down['ends'])}: {down['reason']}"
+    if scope["why"] is None and (ahead := scope.get("downtimes")):
+        first = ahead[0]
+        return f"{first['place']}: downtime from {output.local_time(first['begins'])}: {first['reason']}"
+    return cast(str | None, scope["why"])
 
 
 def _details(site: Entry) -> RenderableType:

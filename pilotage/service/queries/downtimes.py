@@ -152,7 +152,7 @@ def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
         changed=change.changed,
         removed=change.removed,
         unchanged=same,
-        notes=list(notes)[:_NOTES],
+        notes=[*list(notes)[:_NOTES], *([f"and {left:,} more"] if (left := len(notes) - _NOTES) > 0 else ())],
     )
 
 

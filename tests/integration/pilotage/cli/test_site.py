@@ -305,3 +305,24 @@ def test_a_counter_that_cannot_be_opened_is_wrong_usage(tmp_path: Path) -> None:
         site.choose_counter("command", (), None)
     with pytest.raises(WrongUsage, match="are for a batch system"):
         site.choose_counter("./count", ["long"], None)
+
+
+def test_a_downtime_stands_in_the_lists_of_its_site_and_of_all_sites(at_site: Run, run: Run) -> None:
+    at_site("list")  # sets the token
+    for until, reason in (("2100-01-02T00:00Z", "cooling"), ("2100-01-01T00:00Z", "disks")):
+        times = ("--from", "2020-01-01T00:00Z", "--until", until)
+        ended, _, err = run("downtime", "add", SITE, *times, "--reason", reason)
+        assert ended == 0, err
+    status, out, err = run("downtime", "list", SITE, "--json")
+    assert (status, err) == (0, "")
+    assert {each["reason"] for each in json.loads(out)["downtimes"]} == {"cooling", "disks"}
+    assert run("downtime", "list", "LCG.B.org", "--json")[0] == 0
+    status, _, err = run("downtime", "list", "LCG.A.orgg")
+    assert (status, "did you mean LCG.A.org" in err) == (1, True)
+    _, out, _ = at_site("list")
+    [here] = [line for line in out.splitlines() if SITE in line]
+    assert "\tno\t" in here
+    assert "downtime until 2100-01-02" in here
+    assert "cooling" in here
+    [other] = [line for line in out.splitlines() if "LCG.B.org" in line]
+    assert "downtime" not in other

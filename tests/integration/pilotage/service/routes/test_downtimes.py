@@ -224,3 +224,34 @@ def test_pages_show_downtimes(service: Service) -> None:
         assert f"Downtime of {CE}" in text
         assert "&lt;b&gt;cooling" in text
         assert SITE in browser.get("/sites?state=down").text
+
+
+def test_of_very_many_notes_of_a_feed_the_rest_is_counted(service: Service) -> None:
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    found = _import(admin, *(_stated(f"{n}", host=f"foreign{n}") for n in range(103)))
+    assert len(found["notes"]) == 101
+    assert found["notes"][-1] == "and 3 more"
+
+
+def test_a_host_without_the_port_of_its_ce_is_answered_with_that_ce(
+    service: Service, config_text: str
+) -> None:
+    service.configure(
+        config_text.replace(
+            "ce1:", "ce1.a.org:\n          Queues: {x: {CPUTime: 1}}\n        'ce2.a.org:9619':"
+        )
+    )
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    answer = _plan(admin, f"{SITE}/ce2.a.org", begins=-1, ends=1)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["details"]["did_you_mean"] == f"{SITE}/ce2.a.org:9619"
+
+
+def test_of_overlapping_downtimes_the_end_of_the_last_one_is_told(service: Service) -> None:
+    service.user().post("/api/v1/jobs", json={"jobs": [{"Executable": "x"}]}).raise_for_status()
+    admin = service.as_role("site_admin", vo="cms", site=SITE)
+    for begins, ends, reason in ((-2, 1, "short"), (-1, 9, "long"), (-1, 3, "middle")):
+        _plan(admin, begins=begins, ends=ends, reason=reason)
+    explained = service.user().get("/api/v1/jobs/1/explain").json()["now"]
+    [closed] = [each for each in explained if "closed by a downtime" in each]
+    assert "long" in closed
