@@ -14,6 +14,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -39,7 +40,6 @@ BUSY_TIMEOUT = 30.0
 _OLDEST_SQLITE = (3, 35)
 _SETTINGS = (
     "PRAGMA foreign_keys = ON",
-    "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA journal_size_limit = 67108864",  # bytes of the WAL file kept after a burst
 )
@@ -95,8 +95,27 @@ def _create_private(database: str, *_: object) -> None:
 
 def _prepare(connection: Any, _entry: ConnectionPoolEntry) -> None:
     connection.isolation_level = None  # BEGIN is issued by `_begin`, not by the driver
+    _begin_wal(connection)
     for setting in _SETTINGS:
         connection.execute(setting)
+
+
+def _begin_wal(connection: sqlite3.Connection) -> None:
+    """Write ahead of changes from now on.
+
+    Of several connections that begin so with a new file, SQLite refuses some at once instead of waiting.
+    """
+    [milliseconds] = connection.execute("PRAGMA busy_timeout").fetchone()
+    until = time.monotonic() + milliseconds / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() >= until:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _begin(conn: Connection) -> None:

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
@@ -102,6 +104,26 @@ def test_a_reading_transaction_cannot_write_on_postgresql(postgres_url: str) -> 
     with database.writing(engine) as conn:  # the same connection writes again
         _put(conn, "a")
     engine.dispose()
+
+
+class _RefusedConnection(sqlite3.Connection):
+    """As beside others that begin with the same new file at that moment."""
+
+    refusals = 2
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if "= WAL" in statement and self.refusals:
+            self.refusals -= 1
+            refused = sqlite3.OperationalError("database is locked")
+            refused.sqlite_errorname = "SQLITE_BUSY"
+            raise refused
+        return super().execute(statement, *values)
+
+
+def test_a_new_file_that_others_begin_with_at_once_is_waited_for(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "new.db", timeout=300, factory=_RefusedConnection)) as connection:
+        database._begin_wal(connection)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_postgresql_is_read_committed_and_does_not_wait_for_ever(
