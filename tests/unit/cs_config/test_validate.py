@@ -208,51 +208,39 @@ def test_unknown_levels_are_errors() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("Resource: {}", "allowed here are Resources, Operations, Registry, did you mean Resources?"),
         (
-            "Resource: {}\n",
-            "allowed here are Resources, Operations, Registry, did you mean Resources?",
-        ),
-        (
-            "Resources: {Site: {}}\n",
+            "Resources: {Site: {}}",
             "Resources/Site: unknown level, allowed here are Sites, Computing, did you mean Sites?",
         ),
-        ("Resources: 5\n", "Resources: 5 is a value, a section is needed here"),
-        ("Resources: {Sites: [a]}\n", "Resources/Sites: ['a'] is a value, a section is needed here"),
+        ("Resources: 5", "Resources: 5 is a value, a section is needed here"),
+        ("Resources: {Sites: [a]}", "Resources/Sites: ['a'] is a value, a section is needed here"),
+        ("Resources: {Sites: {A: 5}}", "Resources/Sites/A: 5 is a value, a site is a section of parameters"),
+        ("Resources: {Sites: {A B: {}}}", "Resources/Sites/A B: 'A B' is not a valid name of a site"),
+        ("Resources: {Sites: {A: {ces: {}}}}", "Resources/Sites/A/ces: unknown level, did you mean CEs?"),
+        ("Resources: {Sites: {A: {CEs: 5}}}", "Resources/Sites/A/CEs: a section of CE names is needed here"),
         (
-            "Resources: {Sites: {A: 5}}\n",
-            "Resources/Sites/A: 5 is a value, a site is a section of parameters",
-        ),
-        ("Resources: {Sites: {A B: {}}}\n", "Resources/Sites/A B: 'A B' is not a valid name of a site"),
-        ("Resources: {Sites: {A: {ces: {}}}}\n", "Resources/Sites/A/ces: unknown level, did you mean CEs?"),
-        (
-            "Resources: {Sites: {A: {CEs: 5}}}\n",
-            "Resources/Sites/A/CEs: a section of CE names is needed here",
-        ),
-        (
-            "Resources: {Sites: {A: {Queues: {}}}}\n",
+            "Resources: {Sites: {A: {Queues: {}}}}",
             "A/Queues: unknown level, allowed here are CEs, VOs, Throttle, RunningLimit, MatchingDelay",
         ),
         (
-            "Resources: {Sites: {A: {VOs: [cms]}}}\n",
+            "Resources: {Sites: {A: {VOs: [cms]}}}",
             "Resources/Sites/A/VOs: a section of VO names is needed here",
         ),
-        ("Resources: {Sites: {A: {VOs: {cms: {B: {}}}}}}\n", "Resources/Sites/A/VOs/cms/B: unknown level"),
-        ("Resources: {Sites: {A: {VOs: {c/s: {}}}}}\n", "'c/s' is not a valid name of a VO"),
-        ("Resources: {Sites: {A: {a/b: 1}}}\n", "'a/b' is not a valid name of a parameter"),
-        ("Resources: {Sites: {A: {'': 1}}}\n", "'' is not a valid name of a parameter"),
+        ("Resources: {Sites: {A: {VOs: {cms: {B: {}}}}}}", "Resources/Sites/A/VOs/cms/B: unknown level"),
+        ("Resources: {Sites: {A: {VOs: {c/s: {}}}}}", "'c/s' is not a valid name of a VO"),
+        ("Resources: {Sites: {A: {a/b: 1}}}", "'a/b' is not a valid name of a parameter"),
+        ("Resources: {Sites: {A: {'': 1}}}", "'' is not a valid name of a parameter"),
         (
-            "Resources: {Computing: {OSCompatibility: {el9: {}}}}\n",
+            "Resources: {Computing: {OSCompatibility: {el9: {}}}}",
             "OSCompatibility/el9: a list of the platforms",
         ),
-        ("Resources: {Computing: {CEDefaults: {}}}\n", "Computing/CEDefaults: unknown level"),
-        (
-            "Registry: {Roles: {}}\n",
-            "Registry/Roles: unknown level, allowed here are VO, Groups, Users, Hosts",
-        ),
+        ("Resources: {Computing: {CEDefaults: {}}}", "Computing/CEDefaults: unknown level"),
+        ("Registry: {Roles: {}}", "Registry/Roles: unknown level, allowed here are VO, Groups, Users, Hosts"),
     ],
 )
 def test_what_stands_at_the_wrong_place_is_an_error(text: str, said: str) -> None:
-    found = errors(text)
+    found = errors(f"{text}\n")
     assert len(found) == 1
     assert said in found[0]
     assert found[0].endswith("(resources.yaml:1)")
@@ -313,8 +301,10 @@ def test_limits_of_a_site_are_checked(text: str, said: str) -> None:
     assert said in found
 
 
+QUEUE = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
+
+
 def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_tree() -> None:
-    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
     long = "x" * 4097
     for written, message in (
         (f"A: {long}", "Q/A: has 4097 characters, allowed are 4096"),
@@ -323,18 +313,17 @@ def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_
         (f"VOs: {{lhcb: {{A: {long}}}}}", "Q/VOs/lhcb/A: has 4097 characters"),
     ):
         with pytest.raises(ConfigError, match=message):
-            validate.parse(queue.format(written))
+            validate.parse(QUEUE.format(written))
     terms = " || ".join(f'other.Owner == "owner{number}"' for number in range(200))
-    assert validate.parse(queue.format(f"Requirements: '{terms}'"))
+    assert validate.parse(QUEUE.format(f"Requirements: '{terms}'"))
 
 
 def test_unquoted_versions_are_reported() -> None:
-    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
     for written in ("OSVersion: 9.10", "KernelRelease: [9.10, '9.4']", "VOs: {lhcb: {OSVersion: 9.10}}"):
-        [warning] = validate.parse(queue.format(written)).warnings
+        [warning] = validate.parse(QUEUE.format(written)).warnings
         assert warning.message == "9.1 is a number, as which 9.10 is 9.1; write versions in quotes"
     nodes = "NodeAttributes: {{OSVersion: {}}}".format
-    found = validate.parse(queue.format(nodes("[9.10, 9.4]"))).warnings
+    found = validate.parse(QUEUE.format(nodes("[9.10, 9.4]"))).warnings
     assert [each.message.partition(" is")[0] for each in found] == ["9.1", "9.4"]
     right = (
         "OSVersion: '9.10'",
@@ -344,7 +333,7 @@ def test_unquoted_versions_are_reported() -> None:
         nodes("['9.10', '9.4']"),
     )
     for written in right:
-        assert validate.parse(queue.format(written)).warnings == ()
+        assert validate.parse(QUEUE.format(written)).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -391,14 +380,13 @@ def test_of_a_name_at_many_queues_one_number_is_warned_of() -> None:
 
 
 def test_every_name_of_a_version_is_one():
-    queue = "Resources: {{Sites: {{S: {{CEs: {{C: {{Queues: {{Q: {{{}}}}}}}}}}}}}}}\n"
     for name in sorted(parameters.SOFTWARE | quantities.VERSIONS):
-        found = validate.parse(queue.format(f"{name}: 5.10")).warnings
+        found = validate.parse(QUEUE.format(f"{name}: 5.10")).warnings
         assert [each.message for each in found if "quotes" in each.message] == [
             "5.1 is a number, as which 9.10 is 9.1; write versions in quotes"
         ], name
         for right in ("'5.10'", "5", "5.10.2"):
-            found = validate.parse(queue.format(f"{name}: {right}")).warnings
+            found = validate.parse(QUEUE.format(f"{name}: {right}")).warnings
             assert not [each for each in found if "quotes" in each.message], (name, right)
 
 

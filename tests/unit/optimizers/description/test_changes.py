@@ -15,35 +15,34 @@ REQUIRED = {"Memory": 4000, "OS": "el9"}
 BODY = {"Executable": "a.sh", "CPUTime": 3600, "Requirements": REQUIRED}
 
 
+def required(asked: object, **more: object) -> dict[str, object]:
+    return {**more, "Requirements": asked}
+
+
 @pytest.mark.parametrize(
     ("before", "wanted", "after", "note"),
     [
+        (required({"MaxRAM": 9000}), {"maxram": 4000}, required({"maxram": 4000}), "maxram 9000 → 4000"),
         (
-            {"Requirements": {"MaxRAM": 9000}},
-            {"maxram": 4000},
-            {"Requirements": {"maxram": 4000}},
-            "maxram 9000 → 4000",
-        ),
-        (
-            {"Requirements": "other.MaxRAM >= 9000"},
+            required("other.MaxRAM >= 9000"),
             {"MaxRAM": 4000},
-            {"Requirements": "other.MaxRAM >= 4000"},
+            required("other.MaxRAM >= 4000"),
             "Requirements other.MaxRAM >= 9000 → other.MaxRAM >= 4000",
         ),
         (
-            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 9000}},
+            required({"MaxRAM": 9000}, MaxRAM=8000),
             {"MaxRAM": 4000},
-            {"MaxRAM": 4000, "Requirements": {"MaxRAM": 9000}},
+            required({"MaxRAM": 9000}, MaxRAM=4000),
             "MaxRAM 8000 → 4000",
         ),
         (
-            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 9000}},
+            required({"MaxRAM": 9000}, MaxRAM=8000),
             {"requirements.MaxRAM": 4000},
-            {"MaxRAM": 8000, "Requirements": {"MaxRAM": 4000}},
+            required({"MaxRAM": 4000}, MaxRAM=8000),
             "MaxRAM 9000 → 4000",
         ),
-        ({"Requirements": {"MaxRAM": 9000}}, {"MaxRAM": None}, {}, "MaxRAM 9000 → none"),
-        ({}, {"Requirements.MaxRAM": 1}, {"Requirements": {"MaxRAM": 1}}, "MaxRAM none → 1"),
+        (required({"MaxRAM": 9000}), {"MaxRAM": None}, {}, "MaxRAM 9000 → none"),
+        ({}, {"Requirements.MaxRAM": 1}, required({"MaxRAM": 1}), "MaxRAM none → 1"),
         ({}, {"MaxRAM": 1}, {"MaxRAM": 1}, "MaxRAM none → 1"),
     ],
 )

@@ -71,28 +71,21 @@ def test_a_second_pilot_does_not_measure_beside_the_first(tmp_path: Path) -> Non
     assert second.read(now=1) == 2.0
 
 
+BROKEN = ["", "{", "[1]", '{"of": 1, "power": "x", "at": 0}', '{"power": 5}', "[" * 4000]
+#: What no processor has.
+POWERS = ["Infinity", "1e200", str(10**400), "-1", "null"]
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("", "{", "[1]", '{"of": 1, "power": "x", "at": 0}', '{"power": 5}'),
-        pytest.param("[" * 4000, id="deep"),
-        pytest.param(f'{{"at": {10**400}}}', id="late"),
-    ],
+    ("old", "new"),
+    [*((None, each) for each in [*BROKEN, f'{{"at": {10**400}}}']), *(("3.0", each) for each in POWERS)],
+    ids=lambda each: str(each)[:20],
 )
-def test_a_broken_result_counts_as_none(tmp_path: Path, text: str) -> None:
+def test_a_broken_result_counts_as_none(tmp_path: Path, old: str | None, new: str) -> None:
     cache = PowerCache("x", tmp_path / "own")
     cache.measure(lambda: 3.0, now=0)
     [file] = (tmp_path / "own").glob("*.json")
-    file.write_text(text)
-    assert cache.read(now=1) is None
-
-
-@pytest.mark.parametrize("power", ["Infinity", "1e200", pytest.param(str(10**400), id="long"), "-1", "null"])
-def test_a_power_that_no_processor_has_counts_as_none(tmp_path: Path, power: str) -> None:
-    cache = PowerCache("x", tmp_path / "own")
-    cache.measure(lambda: 3.0, now=0)
-    [file] = (tmp_path / "own").glob("*.json")
-    file.write_text(file.read_text().replace("3.0", power))
+    file.write_text(new if old is None else file.read_text().replace(old, new))
     assert cache.read(now=1) is None
 
 
