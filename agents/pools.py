@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader
 from agents.leader import Leadership
-from cs_config import gc_tuning
+from cs_config import gc_pause
 from cs_config.classes.queue_class_index import QueueClassIndex, index_for_vo
 from cs_config.classes.queue_columns import EligibleSets
 from cs_config.options.operations import options_for
@@ -85,7 +85,7 @@ class _Mappings:
     basis: _Basis
 
 
-@gc_tuning.pause_collection()
+@gc_pause.pause_collection()
 def refresh_vo(
     leadership: Leadership, config: Configuration, vo: str, *, whole: bool
 ) -> Mapping[str, MappingChange]:

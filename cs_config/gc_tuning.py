@@ -3,8 +3,7 @@
 import gc
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Final
 
 #: Number of objects surviving a full collection from which on they are frozen.
@@ -17,18 +16,6 @@ _GROWN: Final = 1.5
 #: Part of that memory of which as many objects have to be frozen before it is looked at again: that takes a
 #: millisecond for each million.
 _LOOKED_AT: Final = 1 / 16
-
-
-@contextmanager
-def pause_collection() -> Iterator[None]:
-    """Disable collection temporarily: it takes a third of the time of loading a large grid."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def collect_seldom() -> None:

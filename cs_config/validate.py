@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from cs_config import gc_tuning
+from cs_config import gc_pause
 from cs_config.errors import ConfigError, one_problem
 from cs_config.options import bounds, operations, place_limits, registry
 from cs_config.options.options import VoOptions
@@ -85,7 +85,7 @@ def read_bytes(path: Path) -> bytes:
         raise one_problem(str(path), f"cannot be read: {error.strerror or error}") from error
 
 
-@gc_tuning.pause_collection()
+@gc_pause.pause_collection()
 def report(
     text: str | bytes | YamlReading,
     file: str,

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy import Engine
 
-from cs_config import gc_tuning, validate
+from cs_config import gc_pause, validate
 from cs_config.tree.configuration import Configuration
 from examples.servers.postgres import Postgres
 from examples.servers.redis_server import RedisServer
@@ -165,7 +165,7 @@ def pytest_configure() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect no garbage while modules are imported and tests are made: that takes a third of the time."""
-    with gc_tuning.pause_collection():
+    with gc_pause.pause_collection():
         return (yield)
 
 

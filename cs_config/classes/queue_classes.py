@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import rfc8785
 
-from cs_config import gc_tuning
+from cs_config import gc_pause
 from cs_config.cache import derived
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -64,7 +64,7 @@ def _classes_by_queue(config: Configuration, vo: str) -> Mapping[QueueAddress, Q
 
 
 @derived
-@gc_tuning.pause_collection()
+@gc_pause.pause_collection()
 def queue_classes(config: Configuration, vo: str) -> tuple[QueueClass, ...]:
     """The classes of all queues that the VO may use now, by their first queue."""
     members: dict[str, list[QueueAddress]] = {}

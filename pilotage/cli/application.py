@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from cs_config import gc_tuning
+from cs_config import gc_pause
 from pilotage import entry_points, extensions
 from pilotage.cli import errors, options, output
 from pilotage.extensions import Command, CommandGroup
@@ -338,7 +338,7 @@ def run(
     """Run the program that `make` returns, print each error as one line, and exit."""
     output.write_all_signs()
     try:
-        with gc_tuning.pause_collection():  # while it imports what it needs: a sixth of its time
+        with gc_pause.pause_collection():  # while it imports what it needs: a sixth of its time
             command: Any = typer.main.get_command(make())
             if owns_process:
                 # Modules live as long as it: the first collection of all that was imported would take longer
