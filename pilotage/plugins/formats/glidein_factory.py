@@ -23,7 +23,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source import yaml_reader
 from cs_config.source.sections import to_plain
 from cs_config.source.yaml_reader import EventReader
-from cs_config.tree import parameters
+from cs_config.tree import glue, parameters
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
@@ -31,8 +31,9 @@ from requirements.errors import Problem
 from requirements.values import Scalar, fold
 
 _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
-#: The end of a gatekeeper of CREAM, `ce.example.org:8443/cream-pbs-long`.
-_CREAM_QUEUE: Final = re.compile(r"/cream-\w+-(\S+)$")
+#: The end of a gatekeeper of CREAM, `ce.example.org:8443/cream-pbs-long` or, as HTCondor has it,
+#: `https://ce.example.org:8443/ce-cream/services/CREAM2 pbs long`.
+_CREAM_QUEUE: Final = re.compile(r"(?:/cream-\w+-|/services/CREAM2?\s+\w+\s+)(\S+)\s*$")
 #: The section with the attributes of an entry, and that with those of its glideins' submission.
 _ATTRIBUTES: Final = "attrs"
 _SUBMIT: Final = "submit_attrs"
@@ -129,7 +130,7 @@ def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
         yield FactoryEntry(
             name=element.get("name", ""),
             host=gatekeepers.find_host(gatekeeper),
-            endpoint=gatekeepers.find_endpoint(gatekeeper),
+            endpoint=gatekeepers.find_endpoint(_CREAM_QUEUE.sub("", gatekeeper)),
             grid_type=element.get("gridtype", ""),
             enabled=element.get("enabled", "True"),
             queue=_queue_of(element.get(_RSL, "")) or _queue_of_cream(gatekeeper),
@@ -430,7 +431,7 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
     for parameter, sources in _NUMBERS.items():
         for name in sources if _find_number(entry, parameter) is None else ():
             if value := entry.attribute(name):
-                yield f"not carried over: {name} is {value!r:.60}, allowed is a whole number"
+                yield f"{name} is not carried over: {value!r:.60} is no amount"
     if (value := entry.attribute(_WHOLE_NODE)) and fold(value) not in ("true", "false"):
         yield f"not carried over: {_WHOLE_NODE} is {value!r:.60}, allowed is true or false"
 
@@ -467,10 +468,11 @@ def _reasons(entry: FactoryEntry) -> Iterator[str]:
 
 
 def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
-    """The number that an entry states for a parameter, in our unit."""
+    """The number that an entry states for a parameter, in our unit; 0 and 999999 state no limit."""
     for name, unit in _NUMBERS[parameter].items():
-        if (value := entry.attribute(name)).isdecimal():
-            return int(value) * unit
+        number = int(value) if (value := entry.attribute(name)).isdecimal() and len(value) < 20 else 0
+        if number and not glue.is_placeholder(number):
+            return number * unit
     slots = _GPUS.fullmatch(entry.attribute(_SLOTS)) if parameter == "GPUs" else None
     return int(slots[1]) if slots else None
 

@@ -142,3 +142,14 @@ def test_what_cannot_be_a_queue_is_told(queue: dict[str, object], words: str) ->
 def test_what_is_no_answer_of_cric_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"JSON|PanDA queues"):
         cric.propose_cric(NOTHING, {"queues.json": text})
+
+
+@pytest.mark.parametrize("number", [0, "999999", 2147483647, 444444])
+def test_a_number_that_means_no_limit_is_left_out_and_told(number: object) -> None:
+    element = {**ELEMENT, "ce_queue_maxcputime": number}
+    found = propose({"EXAMPLE": {**QUEUE, "maxrss": number, "maxtime": number, "queues": [element]}})
+    config = found.proposal.after
+    values = config.values(config.addresses[0], "atlas")
+    assert not {"MaxRAM", "maxWallClockTime", "maxCPUTime"} & values.keys()
+    for name in ("maxrss", "maxtime", "ce_queue_maxcputime"):
+        assert any(f"{name} = {number}" in each for each in messages(found)), messages(found)

@@ -159,6 +159,12 @@ def _attributes(tag: str, stated: dict[str, str]) -> str:
             {"NumberOfProcessors": 64},
             ["GLIDEIN_CPUS = auto"],
         ),
+        (
+            {"GLIDEIN_MaxMemMBs": "999999999", "GLIDEIN_CPUS": "0", "GLIDEIN_Max_Walltime": "3600"},
+            {"+maxMemory": "2147483647"},
+            {"maxWallClockTime": 3600},
+            ["entry E"] * 3,
+        ),
         ({"GLIDEIN_CPUS": "8"}, {"+xcount": "4"}, {"NumberOfProcessors": 8}, ["+xcount = 4"]),
         ({"GLIDEIN_Max_Walltime": "3600"}, {"+maxWallTime": "60"}, {"maxWallClockTime": 3600}, []),
         (
@@ -296,8 +302,15 @@ def test_the_queue_of_a_batch_system_has_several_names(submit: dict[str, str], q
     assert [note.path for note in found.notes] == notes
 
 
-def test_a_gatekeeper_of_cream_names_its_queue():
-    text = FACTORY.replace("ce1.example.tw ce1.example.tw:9619", "ce1.example.tw:8443/cream-pbs-cms_long")
+@pytest.mark.parametrize(
+    "gatekeeper",
+    [
+        "ce1.example.tw:8443/cream-pbs-cms_long",
+        "https://ce1.example.tw:8443/ce-cream/services/CREAM2 pbs cms_long",
+    ],
+)
+def test_a_gatekeeper_of_cream_names_its_queue(gatekeeper: str):
+    text = FACTORY.replace("ce1.example.tw ce1.example.tw:9619", gatekeeper)
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text.replace("(queue=long)", "")})
     config = found.proposal.after
     values = config.values(config.addresses[0], "cms")
