@@ -167,6 +167,8 @@ def list_closures_at_queue(
 
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
+    if not config.enabled(address, ""):
+        yield f"{address} gets no jobs: Enabled is false there, at its CE or at its site"
     line = (ALL_SITES, *scopes.list_enclosing(str(address)))
     closed = closures.read_closures(conn, [address.site], now=now)
     yield from (_format_closure(each) for each in closed if each.place in line)
