@@ -22,7 +22,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
-from cs_config.tree import expiry
+from cs_config.tree import address, expiry
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import dirac_options
 from requirements.errors import Problem
@@ -197,6 +197,7 @@ class DiracLayout:
         if isinstance(beside, Section) and isinstance(computing := tree.setdefault("Computing", {}), dict):
             computing.setdefault(_OS_COMPATIBILITY, self._values(beside, ""))
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
+        self._leave_out_nodes(tree)
         self._close_for_foreign(tree.get("Sites"))
         self._drop_placeholders(tree.get("Sites"))
         return tree
@@ -208,6 +209,22 @@ class DiracLayout:
                 self._refuse(f"Resources/Domains/{name}", domain.line, message)
         message = "not carried over: attributes of a domain, which sites name"
         self._note("Resources/Domains", section.line, message)
+
+    def _leave_out_nodes(self, tree: dict[str, object]) -> None:
+        """Leave out sites, CEs and queues whose names cannot be part of an address."""
+        of_sites = tree.get("Sites")
+        levels: list[tuple[tuple[str, ...], object]] = [(address.SITES, of_sites)]
+        levels += [
+            ((*names, level), node.get(level))
+            for names, node in importers.nodes(of_sites)
+            for level in ("CEs", "Queues")
+        ]
+        for names, nodes in levels:
+            if isinstance(nodes, dict):
+                for name in [each for each in nodes if not address.NAME.fullmatch(each)]:
+                    del nodes[name]
+                    path, allowed = "/".join((*names, f"{name!r:.80}")), address.NAME_ALLOWED
+                    self._note(path, None, f"not carried over: allowed in a name are {allowed}")
 
     def _close_for_foreign(self, sites: object) -> None:
         """Disable nodes with access restrictions that our layout cannot represent."""

@@ -52,7 +52,9 @@ _VALUES: Final = ("append_value", "value")
 #: Numbers of glideins, in total and idle, as our parameters.
 _LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
 _RSL: Final = "rsl"
-_YAML_READ: Final = frozenset({*_OF_ENTRY, "gridtype", "enabled"})
+#: Of an entry: the address of its CE, where it is another one than that whose section it stands in.
+_GATEKEEPER: Final = "gatekeeper"
+_YAML_READ: Final = frozenset({*_OF_ENTRY, "gridtype", "enabled", _GATEKEEPER})
 #: Attributes of elements that are read, by tag.
 _XML_READ: Final = {
     "entry": ("name", "gatekeeper", "gridtype", "enabled", _RSL),
@@ -258,13 +260,15 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
     limits = dict(_sections(entry.get(_LIMITS))).get("entry", {})
     known = attributes.items() if isinstance(attributes, dict) else ()
     frontends = entry.get("allow_frontends")
+    gatekeeper = _text(entry.get(_GATEKEEPER))
     return FactoryEntry(
         name=name,
         site=site,
-        host=host,
+        host=gatekeepers.find_host(gatekeeper) or host,
+        endpoint=gatekeepers.find_endpoint(_CREAM_QUEUE.sub("", gatekeeper)),
         grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
-        queue=_queue_of(str(entry.get(_RSL) or "")),
+        queue=_queue_of(str(entry.get(_RSL) or "")) or _queue_of_cream(gatekeeper),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
         submit={each: html.unescape(_text(value)).strip('"') for each, value in submitted},
         limits={each: _text(number) for each, number in limits.items()},

@@ -415,3 +415,22 @@ def test_a_user_suspended_since_the_last_import_loses_its_certificate():
 def test_texts_that_numbers_cannot_hold_stay_texts(name: str, text: str, value: object) -> None:
     found = dirac_text.read_value(name, text)
     assert (type(found), found) == (type(value), value)
+
+
+def test_a_name_that_can_be_in_no_address_is_left_out_alone():
+    text = """
+    Resources { Sites { LCG {
+      LCG.A.org { CEs {
+        ce1.a.org { CEType = HTCondorCE
+          Queues { good { maxCPUTime = 100 } "bad/queue" { maxCPUTime = 200 } } }
+        ce2|x { Queues { q { maxCPUTime = 100 } } }
+      } }
+    } } }
+    """.replace('"', "")
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text})
+    assert [str(each) for each in found.proposal.after.addresses] == ["LCG.A.org/ce1.a.org/good"]
+    left = [each.path for each in found.notes if "allowed in a name are" in each.message]
+    assert left == [
+        "Resources/Sites/LCG.A.org/CEs/'ce2|x'",
+        "Resources/Sites/LCG.A.org/CEs/ce1.a.org/Queues/'bad/queue'",
+    ]

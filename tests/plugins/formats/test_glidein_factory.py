@@ -221,6 +221,16 @@ def test_entries_stand_in_sections_and_have_the_fields_of_their_site():
     assert [note.path for note in found.notes] == ["entry Three"]
 
 
+def test_an_entry_may_name_another_gatekeeper_than_that_of_its_section():
+    other = "attrs: {GLIDEIN_Supported_VOs: {value: CMS}}, gatekeeper: ce2.example.edu ce2.example.edu:9620"
+    text = IN_SECTIONS.replace("attrs: {GLIDEIN_Supported_VOs: {value: CMS}}", other)
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": text})
+    config = found.proposal.after
+    [place] = [each for each in config.addresses if each.ce == "ce2.example.edu"]
+    assert (place.queue, config.values(place, "cms")["Endpoint"]) == ("Flat", "ce2.example.edu:9620")
+    assert [note.path for note in found.notes] == ["entry Three"]
+
+
 OF_COLLECTOR = """
 Lab:
   ce1.example.edu:
