@@ -106,6 +106,9 @@ def propose_glue2(
         ce = sites.setdefault(place, {"CEs": {}})["CEs"].setdefault(host, {"Queues": {}})
         if kind := next((kind for each in its if (kind := index.ce_type(each))), None):
             ce["CEType"] = kind
+        elif interfaces := sorted({name for each in its for name in index.list_interfaces(each)}):
+            message = f"no CEType: its interfaces are of no known kind: {', '.join(interfaces):.200}"
+            notes.append(Problem(path=f"{place}/{host}/{queue}", message=message))
         ce["Queues"][queue] = found = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
         names = ("Resources", "Sites", place, "CEs", host, "Queues", queue)
         notes += _list_hiding(importers.find_section(config.tree, (*names, "VOs")) or {}, found, names)
@@ -271,10 +274,14 @@ class _Index:
         service = ldif.read_first(share, "GLUE2ShareServiceForeignKey").partition("_")[0]
         return service.lower() if "." in service else ""
 
+    def list_interfaces(self, share: LdapEntry) -> list[str]:
+        """The interfaces of its endpoints."""
+        stated = (ldif.read_first(each, "GLUE2EndpointInterfaceName") for each in self._endpoints_of(share))
+        return list(filter(None, stated))
+
     def ce_type(self, share: LdapEntry) -> str | None:
-        names = [
-            fold(ldif.read_first(each, "GLUE2EndpointInterfaceName")) for each in self._endpoints_of(share)
-        ]
+        """The kind of its CE; None: no interface says it."""
+        names = [*map(fold, self.list_interfaces(share))]
         return next((kind for word, kind in _CE_TYPES.items() if any(word in each for each in names)), None)
 
     def vos(self, share: LdapEntry) -> tuple[list[str], list[str]]:

@@ -270,3 +270,11 @@ def test_without_a_policy_no_vo_is_admitted() -> None:
 def test_a_wrong_text_is_refused_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+
+
+def test_an_interface_of_no_known_kind_is_named() -> None:
+    text = BDII.replace("InterfaceName: org.opensciencegrid.htcondorce", "InterfaceName: org.ogf.bes")
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    assert "CEType" not in found.proposal.after.values(LONG, "atlas")
+    [note] = [each for each in found.notes if each.message.startswith("no CEType")]
+    assert (note.path, "org.ogf.bes" in note.message) == (str(LONG), True)
