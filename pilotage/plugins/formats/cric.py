@@ -15,7 +15,6 @@ from typing import Any, Final
 from cs_config.errors import one_problem
 from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
-from cs_config.tree import glue
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
@@ -204,9 +203,7 @@ def _number(fields: _Fields, name: str) -> int | None:
     """A whole number, also in a text; None if it is missing, or states no limit as 0 and 999999 do."""
     value = fields.get(name)
     is_number = isinstance(value, int | str) and not isinstance(value, bool)
-    text = str(value).strip() if is_number else ""
-    number = int(text) if text.isdecimal() and len(text) < 20 else 0
-    return None if glue.is_placeholder(number) else number or None
+    return gatekeepers.read_limit(str(value).strip()) if is_number else None
 
 
 def _first(fields: _Fields, names: tuple[str, ...]) -> str:

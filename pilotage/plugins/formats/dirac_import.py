@@ -197,7 +197,7 @@ class DiracLayout:
         if isinstance(beside, Section) and isinstance(computing := tree.setdefault("Computing", {}), dict):
             computing.setdefault(_OS_COMPATIBILITY, self._values(beside, ""))
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
-        self._leave_out_nodes(tree)
+        self._leave_out_nodes(tree.get("Sites"))
         self._close_for_foreign(tree.get("Sites"))
         self._drop_placeholders(tree.get("Sites"))
         return tree
@@ -210,13 +210,12 @@ class DiracLayout:
         message = "not carried over: attributes of a domain, which sites name"
         self._note("Resources/Domains", section.line, message)
 
-    def _leave_out_nodes(self, tree: dict[str, object]) -> None:
+    def _leave_out_nodes(self, sites: object) -> None:
         """Leave out sites, CEs and queues whose names cannot be part of an address."""
-        of_sites = tree.get("Sites")
-        levels: list[tuple[tuple[str, ...], object]] = [(address.SITES, of_sites)]
+        levels: list[tuple[tuple[str, ...], object]] = [(address.SITES, sites)]
         levels += [
             ((*names, level), node.get(level))
-            for names, node in importers.nodes(of_sites)
+            for names, node in importers.nodes(sites)
             for level in ("CEs", "Queues")
         ]
         for names, nodes in levels:

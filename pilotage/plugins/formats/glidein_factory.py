@@ -23,7 +23,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.source import yaml_reader
 from cs_config.source.sections import to_plain
 from cs_config.source.yaml_reader import EventReader
-from cs_config.tree import glue, parameters
+from cs_config.tree import parameters
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
@@ -132,7 +132,7 @@ def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
         yield FactoryEntry(
             name=element.get("name", ""),
             host=gatekeepers.find_host(gatekeeper),
-            endpoint=gatekeepers.find_endpoint(_CREAM_QUEUE.sub("", gatekeeper)),
+            endpoint=_find_endpoint(gatekeeper),
             grid_type=element.get("gridtype", ""),
             enabled=element.get("enabled", "True"),
             queue=_queue_of(element.get(_RSL, "")) or _queue_of_cream(gatekeeper),
@@ -163,6 +163,10 @@ def _queue_of(rsl: str) -> str:
 def _queue_of_cream(gatekeeper: str) -> str:
     found = _CREAM_QUEUE.search(gatekeeper)
     return found[1] if found else ""
+
+
+def _find_endpoint(gatekeeper: str) -> str:
+    return gatekeepers.find_endpoint(_CREAM_QUEUE.sub("", gatekeeper))
 
 
 def _is_beyond_queue(rsl: str) -> bool:
@@ -265,7 +269,7 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         name=name,
         site=site,
         host=gatekeepers.find_host(gatekeeper) or host,
-        endpoint=gatekeepers.find_endpoint(_CREAM_QUEUE.sub("", gatekeeper)),
+        endpoint=_find_endpoint(gatekeeper),
         grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
         queue=_queue_of(str(entry.get(_RSL) or "")) or _queue_of_cream(gatekeeper),
@@ -474,8 +478,7 @@ def _reasons(entry: FactoryEntry) -> Iterator[str]:
 def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     """The number that an entry states for a parameter, in our unit; 0 and 999999 state no limit."""
     for name, unit in _NUMBERS[parameter].items():
-        number = int(value) if (value := entry.attribute(name)).isdecimal() and len(value) < 20 else 0
-        if number and not glue.is_placeholder(number):
+        if (number := gatekeepers.read_limit(entry.attribute(name))) is not None:
             return number * unit
     slots = _GPUS.fullmatch(entry.attribute(_SLOTS)) if parameter == "GPUs" else None
     return int(slots[1]) if slots else None
