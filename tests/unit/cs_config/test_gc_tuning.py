@@ -17,6 +17,14 @@ def circle():
     return one
 
 """
+
+
+def _run(program: str) -> str:
+    """What a process with a circle at hand prints."""
+    command = [sys.executable, "-c", _CIRCLE + program]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 _PROGRAM = """
 gc.disable()  # no collection but those that are asked for
 own = gc.get_freeze_count()  # of Python itself
@@ -47,11 +55,7 @@ print(said)
 
 
 def test_what_outlived_a_full_collection_is_spared_until_half_as_much_has_come() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _CIRCLE + _PROGRAM], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.strip() == str([True] * 7)
+    assert _run(_PROGRAM) == str([True] * 7)
 
 
 #: Many objects are frozen before all others, as modules are.
@@ -78,10 +82,7 @@ print(said)
 
 
 def test_what_was_frozen_before_counts_among_what_outlived_a_full_collection() -> None:
-    command = [sys.executable, "-c", _CIRCLE + _WITH_MODULES]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == str([True] * 2)
+    assert _run(_WITH_MODULES) == str([True] * 2)
 
 
 #: Much comes and goes, as what is known of requests does.
@@ -103,7 +104,4 @@ print(gone() is not None)
 
 
 def test_what_goes_without_a_collection_calls_for_no_complete_one() -> None:
-    command = [sys.executable, "-c", _CIRCLE + _COMING_AND_GOING]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "True"
+    assert _run(_COMING_AND_GOING) == "True"
