@@ -250,7 +250,7 @@ class MatcherCache:
                 with self.lock:
                     self.waiting.apply(part)
                 if part.position is None:
-                    time.sleep(_LET_GO)
+                    threading.Event().wait(_LET_GO)
             self.places.forget(changes.mapped_vos)
             return self.places.age
 

@@ -106,7 +106,7 @@ def _wait_for_end(child: int, seconds: float) -> int | None:
             return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else REFUSED
         if time.monotonic() >= deadline:
             return None
-        time.sleep(0.05)
+        threading.Event().wait(0.05)
 
 
 #: Logger of requests, at the level `debug`.

@@ -113,7 +113,7 @@ def _begin_wal(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() >= until:
                 raise
-            time.sleep(0.01)
+            threading.Event().wait(0.01)
         else:
             return
 

@@ -18,7 +18,7 @@ Source: PostgreSQL's manual, "Table Partitioning": attaching with a validated co
 """
 
 import re
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -353,6 +353,6 @@ def _repeat_until_locked(conn: Connection, work: Callable[[Connection], object])
                 raise NotPartitioned(
                     "other transactions held locks on the job log for too long: try again when less goes on"
                 ) from None
-            time.sleep(_PAUSE)
+            threading.Event().wait(_PAUSE)
         else:
             return

@@ -239,7 +239,7 @@ class LogFeed:
                     return None
                 if is_replaced:  # of a server that is gone
                     break
-                time.sleep(_PAUSE)
+                threading.Event().wait(_PAUSE)
 
     def read_page(self, after: int, *, upto: int, most: int) -> ChangePage:
         """Changes behind the log id `after`, of `most` log rows; `upto` as of `read_end`."""

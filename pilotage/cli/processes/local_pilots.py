@@ -72,7 +72,7 @@ class PilotHost(LocalHost):
         self.kill(handles)
         deadline = time.monotonic() + self.grace + _EVERY
         while self.survey(handles, targets.stamp_prefix(NAME)).stamps and time.monotonic() < deadline:
-            time.sleep(0.1)
+            threading.Event().wait(0.1)
 
 
 @dataclass(slots=True, kw_only=True)

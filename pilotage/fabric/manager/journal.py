@@ -60,7 +60,7 @@ def _lock(lock: TextIO) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(_PAUSE)
+            threading.Event().wait(_PAUSE)
 
 
 _SCHEMA = """

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +214,14 @@ def list_bad_lines(logs: Iterable[tuple[str, str]], *, lost: bool, is_short: boo
         lines = text.splitlines()
         for number, line in enumerate(lines):
             if _BAD_LINES.search(line) or (_LOST_COMMITS in line and not lost):
-                below = (each for each in lines[number + 1 :] if not each.startswith((" ", "\t")) and each)
-                cause = next(below, "") if line.startswith("Traceback") else ""
+                place = cause = ""
+                if line.startswith("Traceback"):
+                    frames = list(takewhile(lambda each: each.startswith((" ", "\t")), lines[number + 1 :]))
+                    place = next((each.strip() for each in reversed(frames) if "File " in each), "")
+                    cause = next(filter(None, lines[number + 1 + len(frames) :]), "")
                 if is_short and _NO_MEMORY.search(f"{line} {cause}"):
                     continue
-                yield f"log of {name}: {line[:200]} {cause[:200]}"
+                yield f"log of {name}: {line[:200]} {cause[:200]} {place[:200]}".rstrip()
 
 
 def list_dishonest(
