@@ -29,7 +29,7 @@ LOSING_ZEROS = re.compile(r"\d+\.\d*0", re.ASCII)
 
 
 class WrittenReal(float):
-    """A real number with its text, of which it has lost the last zeros: 5.10; plain from `as_value` on."""
+    """A real number with its text, which the number alone does not give: 5.10, 1e3; plain from `as_value` on."""
 
     __slots__ = ("text",)
     text: str
@@ -41,9 +41,9 @@ class WrittenReal(float):
         return number
 
 
-def keep_zeros(value: Scalar, text: str) -> Scalar:
-    """The value; if it is a number that has lost zeros, with the text that is written."""
-    return WrittenReal(text) if isinstance(value, float) and LOSING_ZEROS.fullmatch(text) else value
+def keep_text(value: Scalar, text: str) -> Scalar:
+    """The value; a real number that is usually written in another way with its text."""
+    return WrittenReal(text) if isinstance(value, float) and str(value) != text else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,15 @@ from requirements.diracx.specification import MOST_GPUS, is_version
 from requirements.errors import did_you_mean, format_count
 from requirements.quantities import QUANTITIES
 from requirements.states import AfterPolicy
-from requirements.values import MAX_INTEGER, Unevaluated, advise_quotes, as_number, fold, text_fault
+from requirements.values import (
+    MAX_INTEGER,
+    Unevaluated,
+    WrittenReal,
+    advise_quotes,
+    as_number,
+    fold,
+    text_fault,
+)
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")
@@ -52,14 +60,14 @@ def format_seen(raw: object) -> str:
 def text(raw: object, *, most: int | None = None, is_filled: bool = False) -> str:
     """A text, of at most so many characters; one that `is_filled` is not blank, and has no blanks around it.
 
-    A bare number is accepted as a text.
+    A bare number is accepted as a text: as it is written, where a reader has kept that.
     """
     if isinstance(raw, str):
         read = raw
     elif isinstance(raw, bool) or not isinstance(raw, int | float):
         raise UnfitValueError(f"{format_seen(raw)}, allowed is a text")
     else:
-        read = str(raw)
+        read = raw.text if isinstance(raw, WrittenReal) else str(raw)
     if fault := text_fault(read):
         raise UnfitValueError(fault)
     if most is not None and len(read) > most:

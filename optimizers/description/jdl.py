@@ -24,7 +24,7 @@ from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 from requirements.quantities import DETAILS, VERSIONS
-from requirements.values import Scalar, Unevaluated, fold, keep_zeros
+from requirements.values import Scalar, Unevaluated, fold, keep_text
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
 _TEXT_OR_COMMENT = re.compile(
@@ -144,7 +144,7 @@ class _CfgValues:
         except ValueError as error:
             self.report(path, line, f"{error}; in quotes it is a text")
             return None
-        return None if value is None else keep_zeros(value, word)
+        return None if value is None else keep_text(value, word)
 
 
 #: Names and values in one text.
@@ -209,7 +209,7 @@ class _JobReader(EventReader):
         if value is None or not isinstance(value, float):
             return value
         written = str(event.value)
-        return written if _is_version(self.path.rpartition("/")[2]) else keep_zeros(value, written)
+        return written if _is_version(self.path.rpartition("/")[2]) else keep_text(value, written)
 
     def refuse_decoration(self, event: Any) -> None:
         """Refuse a tag; an anchor without an alias does no harm."""
@@ -278,7 +278,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
             case Language.CFG:
                 return (read_cfg(text, file),)
             case Language.JDL:
-                return (_keep_versions(parse_ad(text, file, "description", keeps_zeros=True)),)
+                return (_keep_versions(parse_ad(text, file, "description", keeps_texts=True)),)
             case Language.YAML:
                 return read_yaml(text, file)
     except InvalidInput as invalid:

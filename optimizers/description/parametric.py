@@ -22,7 +22,15 @@ from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.errors import InvalidJob, Problem
-from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, normal_number, text_fault
+from requirements.values import (
+    MAX_INTEGER,
+    Unevaluated,
+    WrittenReal,
+    as_number,
+    fold,
+    normal_number,
+    text_fault,
+)
 from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"
@@ -278,8 +286,9 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             self.problem(path, f"{_format_seen(value)}, allowed is a text, a number, or a list of these")
             return ""
-        shown = str(value)  # as stated: only the steps of a progression are rounded
-        if isinstance(value, float) and float(short := f"{value:.12g}") == value:
+        # As stated: only the steps of a progression are rounded.
+        shown = value.text if isinstance(value, WrittenReal) else str(value)
+        if type(value) is float and float(short := f"{value:.12g}") == value:
             shown = short
         if fault := text_fault(shown):
             self.problem(path, fault)

@@ -19,7 +19,7 @@ from requirements.classad.parser import SHORT, read_ad, read_ads
 from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
 from requirements.errors import Problem
-from requirements.values import Unevaluated, fold, keep_zeros
+from requirements.values import Unevaluated, fold, keep_text
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
@@ -53,13 +53,13 @@ class Attributes(dict[str, object]):
 
 
 def parse_ad(
-    text: str, file: str | None = None, path: str = "ClassAd", *, keeps_zeros: bool = False
+    text: str, file: str | None = None, path: str = "ClassAd", *, keeps_texts: bool = False
 ) -> Attributes:
     """Parse the attributes of an ad, in the order and spelling in which they are written.
 
     Values are text, booleans, numbers, None for `undefined`, lists, a dict for a nested ad, and `Unevaluated`
-    for every other expression. The outer brackets may be left out; names may have dots. With `keeps_zeros`
-    numbers that lose the last zeros of their texts are `WrittenReal`.
+    for every other expression. The outer brackets may be left out; names may have dots. With `keeps_texts`
+    real numbers that are usually written in another way are `WrittenReal`.
 
     Raises:
         InvalidInput: Not an ad, names that differ only in case, or a literal that programs read differently.
@@ -70,7 +70,7 @@ def parse_ad(
     ad = read_ad(source)
     check(ad, source)
     starts = {name: node.start for name, node in ad.entries}
-    values = {name: value_of(node, source, keeps_zeros=keeps_zeros) for name, node in ad.entries}
+    values = {name: value_of(node, source, keeps_texts=keeps_texts) for name, node in ad.entries}
     return Attributes(values, source, starts)
 
 
@@ -101,21 +101,21 @@ def _fault(node: Node) -> str | None:
     return None
 
 
-def value_of(node: Node, source: SourceText, *, keeps_zeros: bool = False) -> object:
+def value_of(node: Node, source: SourceText, *, keeps_texts: bool = False) -> object:
     """Convert a part of an ad to a value as in `parse_ad`."""
     match node:
         case Literal(value=Special.UNDEFINED):
             return None
         case Literal(value=value) if not isinstance(value, Special):
-            return keep_zeros(value, source.text[node.start : node.end]) if keeps_zeros else value
+            return keep_text(value, source.text[node.start : node.end]) if keeps_texts else value
         case Unary(operator="-" | "+", operand=Literal(value=int() | float() as number)) if not isinstance(
             number, bool
         ):
             return -number if node.operator == "-" else number
         case ListOf(items=items):
-            return [value_of(item, source, keeps_zeros=keeps_zeros) for item in items]
+            return [value_of(item, source, keeps_texts=keeps_texts) for item in items]
         case Ad():
-            return {name: value_of(each, source, keeps_zeros=keeps_zeros) for name, each in node.entries}
+            return {name: value_of(each, source, keeps_texts=keeps_texts) for name, each in node.entries}
     line, column = source.place(node.start)
     return Unevaluated(source.text[node.start : node.end], source.file, line, column)
 

@@ -318,6 +318,12 @@ def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_
     assert validate.parse(QUEUE.format(f"Requirements: '{terms}'"))
 
 
+@pytest.mark.parametrize("written", ["Tag: [5.10, 11]", "RequiredTag: 5.10", "SE: 11", "BatchQueue: 7"])
+def test_numbers_where_names_stand_are_refused_with_what_to_write(written: str) -> None:
+    with pytest.raises(ConfigError, match="is not allowed here.*write a number that is a name in quotes"):
+        validate.parse(QUEUE.format(written))
+
+
 def test_unquoted_versions_are_reported() -> None:
     for written in ("OSVersion: 9.10", "KernelRelease: [9.10, '9.4']", "VOs: {lhcb: {OSVersion: 9.10}}"):
         [warning] = validate.parse(QUEUE.format(written)).warnings

@@ -5,7 +5,7 @@ import pytest
 from cs_config import validate
 from cs_config.options import keywords, relax_rules, retry_rules
 from cs_config.options.operations import options_for
-from optimizers.description import description, jdl
+from optimizers.description import description, jdl, parametric
 from optimizers.description.document import FIELDS, REQUIREMENTS
 from requirements import quantities
 from requirements.assignments import parse_assignments
@@ -116,3 +116,23 @@ def test_a_stored_document_of_before_with_a_number_is_still_read():
 def test_other_numbers_stay_numbers():
     [raw] = jdl.read_descriptions("Executable: a\nCPUTime: 12.50\nMinRAM: 10\n")
     assert raw == {"Executable": "a", "CPUTime": 12.5, "MinRAM": 10}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "Executable: a\nTags: [5.10, 11, 1e3]\nJobName: 007.50\nArguments: [-5.10, 2.5]\n",
+        '{"Executable": "a", "Tags": [5.10, 11, 1e3], "JobName": "007.50", "Arguments": [-5.10, 2.5]}',
+        'Executable = "a"; Tags = {5.10, 11, 1e3}; JobName = "007.50"; Arguments = {"-5.10", 2.5};',
+    ],
+)
+def test_a_number_where_a_text_stands_is_the_text_that_is_written(source: str):
+    [raw] = jdl.read_descriptions(source)
+    read = description.parse_description(raw, OPTIONS)
+    assert (read.tags, read.job_name, read.arguments) == (("5.10", "11", "1e3"), "007.50", "-5.10 2.5")
+
+
+def test_so_is_one_that_a_parameter_fills_in():
+    [raw] = jdl.read_descriptions('Executable: a\nArguments: "%s"\nParameters: [5.10, 1e3, 2.5]\n')
+    members = parametric.expand_parameters(parametric.split_description(raw), most=9)
+    assert [each["s"] for each in members] == ["5.10", "1e3", "2.5"]
