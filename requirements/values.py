@@ -29,7 +29,7 @@ LOSING_ZEROS = re.compile(r"\d+\.\d*0", re.ASCII)
 
 
 class WrittenReal(float):
-    """A real number with its text, which the number alone does not give: 5.10, 1e3; plain from `as_value` on."""
+    """A real number with its text, which the number alone does not give: 5.10, 1e3; `as_value` drops it."""
 
     __slots__ = ("text",)
     text: str

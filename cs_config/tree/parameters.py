@@ -307,7 +307,9 @@ def find_fault(folded: str, value: Value) -> str | None:
         return None
     quoted = tuple(map(str, value)) if isinstance(value, tuple) else str(value)
     advice = "; write a number that is a name in quotes" if known.fits(quoted) else ""
-    return f"{format_value(value) or 'an empty list'!r} is not allowed here, allowed is {known.allowed}{advice}"
+    return (
+        f"{format_value(value) or 'an empty list'!r} is not allowed here, allowed is {known.allowed}{advice}"
+    )
 
 
 def find_right(folded: str) -> VoRight:

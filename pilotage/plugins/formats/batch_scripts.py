@@ -12,6 +12,7 @@ from typing import Final
 from pilotage.plugins.formats.job_import import (
     IMPLIED,
     ImportedJobs,
+    PartlyRead,
     Rule,
     apply_rules,
     check_jobs,
@@ -25,6 +26,8 @@ from pilotage.plugins.formats.job_import import (
 )
 
 _DIRECTIVE: Final = "#SBATCH"
+#: Lines for other batch systems; sbatch reads some of them.
+_FOREIGN: Final = re.compile(r"#(?:PBS|BSUB|COBALT|OAR|\$|@)\s+\S.*")
 _SHORT: Final = {
     "a": "array",
     "A": "account",
@@ -49,22 +52,21 @@ _SHORT: Final = {
     "x": "exclude",
     "i": "input",
     "k": "no-kill",
+    "O": "overcommit",
+    "Q": "quiet",
     "s": "oversubscribe",
+    "v": "verbose",
+    "W": "wait",
 }
-#: Options without a value.
+#: Options without a value in the next word.
 _SWITCHES: Final = frozenset(
     {
-        "exclusive",
-        "hold",
-        "requeue",
-        "no-requeue",
-        "no-kill",
-        "oversubscribe",
-        "parsable",
-        "contiguous",
-        "wait",
+        *("contiguous", "exclusive", "get-user-env", "hold", "ignore-pbs", "nice", "no-kill", "no-requeue"),
+        *("oom-kill-step", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot"),
+        *("requeue", "resv-ports", "share", "spread-job", "test-only", "use-min-nodes", "verbose", "wait"),
     }
 )
+_GPU: Final = re.compile(r"gpu(?::([\w.-]+))??(?::(\d+))?")
 #: Patterns of file names, by what they are here.
 _PATTERNS: Final = {"j": "%j", "A": "%j", "a": "%s", "t": "0", "n": "0", "s": "batch"}
 
@@ -84,25 +86,45 @@ def _read_time(text: str) -> int:
     return (first or 0) * 60 + (second or 0)
 
 
-def _read_gpus(text: str) -> int:
-    kind, _, number = text.rpartition(":")
-    if "," in text or not (number.isdigit() or not kind):
-        raise ValueError("is no number of GPUs")
-    return read_count(number)
+def _read_gpus(text: str) -> PartlyRead:
+    """The number of GPUs in a list such as `a100:2`."""
+    kinds = ((item, *item.rpartition(":")[::2]) for item in text.split(","))
+    return _count_gpus([(item, kind, read_count(number)) for item, kind, number in kinds])
 
 
-def _read_gres(text: str) -> int:
-    found = re.fullmatch(r"gpu(?::[\w.-]+)??(?::(\d+))?", text)
-    if found is None:
-        raise ValueError("only gpu is known here")
-    return read_count(found[1] or "1")
+def _read_gres(text: str) -> PartlyRead:
+    """The number of GPUs in a list of resources such as `gpu:a100:2`."""
+    found = [(item, _GPU.fullmatch(item)) for item in text.split(",")]
+    gpus = [(item, gpu[1] or "", read_count(gpu[2] or "1")) for item, gpu in found if gpu]
+    others = [(item, "only gpu is known here") for item, gpu in found if not gpu]
+    if not gpus:
+        raise ValueError(others[0][1])
+    counted = _count_gpus(gpus)
+    return PartlyRead(counted.value, [*counted.left_out, *others])
 
 
-def _read_exports(text: str) -> list[str]:
-    found = [each for each in text.split(",") if "=" in each]
-    if not found:
-        raise ValueError("variables of your terminal are not passed on: name them as NAME=value")
-    return found
+def _count_gpus(stated: Sequence[tuple[str, str, int]]) -> PartlyRead:
+    """The number of GPUs in items with their kinds, which sites name as they like."""
+    kinds = [
+        (item, f"GPUs of any kind: require {kind} in Requirements, over what queues state (GPUModel)")
+        for item, kind, _ in stated
+        if kind
+    ]
+    return PartlyRead(sum(number for _, _, number in stated), kinds)
+
+
+def _read_exports(text: str) -> PartlyRead:
+    named = text.split(",")
+    found = [each for each in named if "=" in each]
+    others = [each for each in named if "=" not in each and each not in ("NONE", "NIL")]
+    reason = "variables of your terminal are not passed on: name them as NAME=value"
+    return PartlyRead(found, [(each, reason) for each in others])
+
+
+def _read_exclusive(text: str) -> bool:
+    if text not in ("", "exclusive"):
+        raise ValueError("WholeNode = true is a node for this job alone")
+    return True
 
 
 def _read_nodes(text: str) -> str:
@@ -122,7 +144,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "gpus": Rule("GPUs", _read_gpus),
     "gpus-per-node": Rule("GPUs", _read_gpus),
     "gres": Rule("GPUs", _read_gres),
-    "exclusive": Rule("WholeNode", lambda _: True),
+    "exclusive": Rule("WholeNode", _read_exclusive),
     "comment": Rule("JobGroup"),
     "export": Rule("Environment", _read_exports),
     "nodes": Rule("_nodes", _read_nodes),
@@ -130,6 +152,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "parsable": IMPLIED,
     "open-mode": IMPLIED,
     "no-kill": IMPLIED,
+    "ignore-pbs": IMPLIED,
+    "quiet": IMPLIED,
+    "verbose": IMPLIED,
+    "wait": leave_out("`pilotage job wait`"),
     "partition": _OF_SITE,
     "qos": _OF_SITE,
     "constraint": leave_out("translate it to Requirements by hand"),
@@ -149,6 +175,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "tmp": leave_out("MinScratch (MB) requires WallTime and Architecture, too"),
     "no-requeue": leave_out("jobs of lost pilots run again; MaxRescheduling bounds it"),
     "mem-per-gpu": leave_out("MinRAM is for the whole job"),
+    "cpus-per-gpu": leave_out("state cpus-per-task"),
+    "gpus-per-task": leave_out("state gpus, the number for the job"),
     "ntasks-per-node": leave_out("a job runs on one node: state ntasks"),
 }
 #: Read together with others.
@@ -164,7 +192,7 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
     if not text.startswith("#!"):
         raise refuse(name, "is no script: it does not begin with #!")
     left_out: list[str] = []
-    stated = dict(_list_options(text, name))
+    stated = dict(_list_options(text, name, left_out))
     together: dict[str, str] = {option: stated.pop(option) for option in _TOGETHER if option in stated}
     indices = _list_indices(together.get("array", ""), name, left_out)
     processors = {
@@ -202,11 +230,13 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
     return ImportedJobs(descriptions=[description], left_out=left_out)
 
 
-def _list_options(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """Options of the lines before the first command."""
+def _list_options(text: str, name: str, left_out: list[str]) -> Iterator[tuple[str, str]]:
+    """Options of the lines before the first command; lines for other batch systems are left out."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             return
+        if _FOREIGN.fullmatch(line):
+            note_left_out(left_out, line, f"only lines of {_DIRECTIVE} are read")
         if not re.match(rf"{_DIRECTIVE}(?:\s|$)", line):
             continue
         try:
@@ -283,7 +313,10 @@ def _read_outputs(
     for option, attribute in (("output", "StdOutput"), ("error", "StdError")):
         text = stated.get(option, "")
         written = PurePosixPath(text).name
-        if not written or text == "/dev/null":
+        if not written:
+            continue
+        if text == "/dev/null":
+            note_left_out(left_out, f"{option} = {text}", "what it writes is kept")
             continue
         if unknown := [each for each in re.findall(r"%\d*([A-Za-z])", written) if each not in patterns]:
             note_left_out(left_out, f"{option} = {text}", f"%{unknown[0]} is not known here")

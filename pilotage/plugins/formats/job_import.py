@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +26,14 @@ class Rule:
     reason: str = ""  #: why it is left out; empty: it has no effect that would be missed
 
 
+@dataclass(frozen=True, slots=True)
+class PartlyRead:
+    """What a `ValueReader` returns if a part of the text has no counterpart."""
+
+    value: object
+    left_out: Sequence[tuple[str, str]]  #: each part, and why
+
+
 #: Keywords without effect here: what they ask for happens anyway.
 IMPLIED: Final = Rule()
 
@@ -46,15 +54,29 @@ class ImportedJobs:
 def apply_rules(
     rules: Mapping[str, Rule], stated: Mapping[str, str], left_out: list[str]
 ) -> Iterator[tuple[str, object]]:
-    """Attributes with their values; what is left out is added to `left_out`, once for each keyword."""
+    """Attributes with their values; what is left out is added to `left_out`, once for each keyword.
+
+    Of several keywords for one attribute the first counts.
+    """
+    read: dict[str, tuple[str, object]] = {}
     for keyword, text in stated.items():
         rule = rules.get(keyword, _UNKNOWN)
         reason = rule.reason
         if rule.attribute:
             try:
-                yield rule.attribute, rule.read(text)
+                value = rule.read(text)
             except ValueError as error:
                 reason = str(error)
+            else:
+                if isinstance(value, PartlyRead):
+                    for part, why in value.left_out:
+                        note_left_out(left_out, f"{keyword} = {part}", why)
+                    value = value.value
+                first, before = read.setdefault(rule.attribute, (keyword, value))
+                if first == keyword:
+                    yield rule.attribute, value
+                elif before != value:
+                    reason = f"{first} states {rule.attribute}, too: {before}"
         if reason:
             note_left_out(left_out, f"{keyword} = {text}" if text else keyword, reason)
 

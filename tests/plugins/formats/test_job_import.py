@@ -274,7 +274,68 @@ def test_a_batch_script_becomes_a_description() -> None:
             "Parameters": ["1", "4", "7", "9"],
         }
     ]
-    assert [line.partition(":")[0] for line in found.left_out] == ["array = 1-7", "partition = long"]
+    assert [line.partition(": ")[0] for line in found.left_out] == [
+        "array = 1-7:3,9%2",
+        "gres = gpu:a100:2",  # the kind
+        "partition = long",
+        "export = ALL",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus", "left_out"),
+    [
+        ("--gpus=2", 2, []),
+        ("-G a100:2", 2, ["gpus = a100:2: GPUs of any kind: require a100 in Requirements"]),
+        ("--gpus-per-node=a100:1,v100:2", 3, ["gpus-per-node = a100:1: ", "gpus-per-node = v100:2: "]),
+        ("--gres=gpu", 1, []),
+        ("--gres=gpu:3", 3, []),
+        ("--gres=gpu:a100", 1, ["gres = gpu:a100: GPUs of any kind"]),
+        ("--gres=gpu:1g.5gb:2,tmp:50G", 2, ["gres = gpu:1g.5gb:2: GPUs", "gres = tmp:50G: only gpu is"]),
+        ("--gres=shard:4", None, ["gres = shard:4: only gpu is known here"]),
+        ("--gpus=many", None, ["gpus = many: is no whole number"]),
+        ("--gpus=2 --gres=gpu:2", 2, []),
+        ("--gpus=2 --gres=gpu:1", 2, ["gres = gpu:1: gpus states GPUs, too: 2"]),
+        ("--gpus-per-task=1", None, ["gpus-per-task = 1: state gpus"]),
+    ],
+)
+def test_gpus_of_a_script_are_counted_and_their_kinds_are_named(
+    option: str, gpus: int | None, left_out: list[str]
+) -> None:
+    found = read_batch_script(f"#!/bin/sh\n#SBATCH {option}\n", name="x")
+    assert found.descriptions[0].get("GPUs") == gpus
+    assert len(found.left_out) == len(left_out)
+    assert all(line.startswith(start) for line, start in zip(found.left_out, left_out, strict=True))
+
+
+def test_no_word_of_a_script_is_lost() -> None:
+    """An option without a value takes none from the next word, and lines that are not read are named."""
+    script = """#!/bin/sh
+#PBS -l select=1:ncpus=4:ngpus=1:gpu_model=a100
+#$ -pe smp 4
+#BSUB -n 4
+# $HOME is not read, #PBS neither
+#SBATCH -O --mem=4G --exclusive=user -o /dev/null
+#SBATCH --nice --export=HOME,A=b,NONE -W -v --time=5
+"""
+    found = read_batch_script(script, name="x")
+    [description] = found.descriptions
+    assert (description["MinRAM"], description["MaxWallClockTime"]) == (4096, 300)
+    assert "WholeNode" not in description
+    environment = description["Environment"]
+    assert isinstance(environment, list)
+    assert environment[-1] == "A=b"
+    assert sorted(found.left_out) == [
+        "#$ -pe smp 4: only lines of #SBATCH are read",
+        "#BSUB -n 4: only lines of #SBATCH are read",
+        "#PBS -l select=1:ncpus=4:ngpus=1:gpu_model=a100: only lines of #SBATCH are read",
+        "exclusive = user: WholeNode = true is a node for this job alone",
+        "export = HOME: variables of your terminal are not passed on: name them as NAME=value",
+        "nice: is not known here",
+        "output = /dev/null: what it writes is kept",
+        "overcommit: is not known here",
+        "wait: `pilotage job wait`",
+    ]
 
 
 @pytest.mark.parametrize(

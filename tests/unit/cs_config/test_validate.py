@@ -320,7 +320,7 @@ def test_texts_that_expressions_read_are_bounded_but_not_the_expressions_of_the_
 
 @pytest.mark.parametrize("written", ["Tag: [5.10, 11]", "RequiredTag: 5.10", "SE: 11", "BatchQueue: 7"])
 def test_numbers_where_names_stand_are_refused_with_what_to_write(written: str) -> None:
-    with pytest.raises(ConfigError, match="is not allowed here.*write a number that is a name in quotes"):
+    with pytest.raises(ConfigError, match=r"is not allowed here.*write a number that is a name in quotes"):
         validate.parse(QUEUE.format(written))
 
 
