@@ -192,7 +192,9 @@ def test_a_service_that_is_ready_although_it_can_store_nothing_is_told() -> None
 
 
 def test_a_traceback_in_a_log_is_told_with_its_error_and_place() -> None:
-    text = "fine\nTraceback (most recent call last):\n  File w\n    y()\n  File x\n    z()\nValueError: wrong\n"
+    text = (
+        "fine\nTraceback (most recent call last):\n  File w\n    y()\n  File x\n    z()\nValueError: wrong\n"
+    )
     assert list(checks.list_bad_lines([("serve", text)], lost=False)) == [
         "log of serve: Traceback (most recent call last): ValueError: wrong File x"
     ]
