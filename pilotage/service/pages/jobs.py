@@ -5,19 +5,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 from uuid import uuid4
 
 from fastapi import APIRouter, Form, Header, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
-from pydantic import BeforeValidator, Field, Json, model_validator
+from pydantic import BeforeValidator, Field, Json, ValidationError, model_validator
+from starlette.datastructures import QueryParams
 
 from optimizers.submit import checking
 from pilotage.service import error_statuses
 from pilotage.service.auth import visibility
 from pilotage.service.auth.access import allow
 from pilotage.service.auth.callers import Capability, Role
+from pilotage.service.http_errors import describe_refusal
 from pilotage.service.job_events import EventStream
 from pilotage.service.models import MOST
 from pilotage.service.models.jobs import (
@@ -36,6 +38,7 @@ from pilotage.service.pages.page import (
     PageContext,
     PageOf,
     PageRoute,
+    PageUrl,
     RefusedForm,
     UploadRoute,
     add_to_navigation,
@@ -158,6 +161,10 @@ class ListQuery(FilledFilter):
 @shows_filter
 def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLResponse:
     """List jobs, newest first: users their own, VO admins those of the VO."""
+    return _show_list(page, query)
+
+
+def _show_list(page: PageContext, query: ListQuery, **context: Any) -> HTMLResponse:
     now = page.parts.clock()
     wanted = visibility.visible_jobs(page.caller, query, now=now)
     with jobs.reading(page.parts, query) as conn:
@@ -179,6 +186,38 @@ def list_jobs(page: PageOf, query: Annotated[ListQuery, Query()]) -> HTMLRespons
         filters=dict(query.fields),
         matching=urlencode(query.fields),
         changes=list(control.CHANGES.values()),
+        longest_query=_LONGEST_QUERY,
+        **{"refused": None} | context,
+    )
+
+
+_NONE_SELECTED = "none is selected: tick some, or filter the list first"
+#: Characters of the query of a list that its forms send along.
+_LONGEST_QUERY = 4000
+
+
+class SelectionForm(FilledFilter):
+    """Jobs that were ticked in a list, or that a filter selects."""
+
+    #: Query of the list, to show it again if none is ticked.
+    from_list: str = Field(default="", max_length=_LONGEST_QUERY)
+
+
+def _ask_for_selection(page: PageContext, form: SelectionForm) -> HTMLResponse:
+    """The list again, as it was, with what to do: no job is ticked."""
+    shown = QueryParams(form.from_list)
+    given = {name: shown.getlist(name) if name == "columns" else value for name, value in shown.items()}
+    try:
+        query = ListQuery.model_validate(given)
+    except ValidationError as invalid:  # not of a page of ours
+        raise describe_refusal(invalid.errors()) from None
+    error = InvalidRequest([Problem(path="jobs", message=_NONE_SELECTED)])
+    return _show_list(
+        page,
+        query,
+        status=error_statuses.status_of(error),
+        refused=RefusedForm(name="selection", values={}, error=error),
+        here=PageUrl(path="/jobs", query=tuple(shown.multi_items())),
     )
 
 
@@ -249,7 +288,7 @@ _MOST = search.MAX_COUNTED
 _SHOWN = 20
 
 
-class JobChangeForm(FilledFilter):
+class JobChangeForm(SelectionForm):
     """An action and the jobs to change."""
 
     do: str = Field(pattern=f"^({'|'.join(control.CHANGES)})$")
@@ -270,6 +309,8 @@ class ConfirmedChange(JobChangeForm):
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm(page: PageOf, change: Annotated[JobChangeForm, Query()]) -> HTMLResponse:
     """Show which jobs would change; nothing is changed."""
+    if change.filter.is_empty:
+        return _ask_for_selection(page, change)
     which = _select(page, change)
     with database.reading(page.parts.engine) as conn:
         counts = search.count_by_status(conn, which, most=_MOST)
@@ -353,7 +394,7 @@ def _choose_key(key: str, error: PilotageError) -> str:
 _LONGEST_VALUES = 10_000
 
 
-class CopiesForm(FilledFilter):
+class CopiesForm(SelectionForm):
     """The jobs to copy."""
 
 
@@ -369,6 +410,8 @@ class ConfirmedCopies(WarnedForm):
 @allow(Role.USER, Role.VO_ADMIN)
 def confirm_copies(page: PageOf, form: Annotated[CopiesForm, Query()]) -> HTMLResponse:
     """Show how many jobs would be copied, and ask what is to differ; nothing is submitted."""
+    if form.filter.is_empty:
+        return _ask_for_selection(page, form)
     return _show_copies(page, form, str(uuid4()))
 
 
@@ -445,8 +488,7 @@ def _select(page: PageContext, change: JobChangeForm) -> JobSelector:
 
 def _require_some(form: FilledFilter, which: JobSelector) -> JobSelector:
     if form.filter.is_empty:
-        message = "no job is selected: tick some, or filter the list first"
-        raise InvalidRequest([Problem(path="jobs", message=message)])
+        raise InvalidRequest([Problem(path="jobs", message=_NONE_SELECTED)])
     return which
 
 

@@ -195,6 +195,26 @@ def test_jobs_are_deleted_from_the_list(service: Service, signed_in: SignedIn) -
     assert sorted(_shown(page)) == ids
 
 
+def test_a_list_without_ticks_comes_back_as_it_was(service: Service, signed_in: SignedIn) -> None:
+    ids = _submit(service, {"JobGroup": "scan"}, {"JobGroup": "scan"}, {})
+    page = signed_in(service, role="user", vo="cms", user="ada")
+    page.goto("/jobs?job_group=scan&sort=job&columns=owner&columns=status")
+    for button in ("Kill…", "Resubmit…"):
+        page.get_by_role("button", name=button).click()
+        expect(page.get_by_role("alert")).to_have_text(
+            "jobs: none is selected: tick some, or filter the list first"
+        )
+        _expect_jobs(page, sorted(ids[:2]))
+        expect(page.locator("#jobs thead th")).to_have_text(["All on this page", "Job ▴", "Owner", "Status"])
+    picture(page, "jobs/none-ticked")
+    page.get_by_label(f"Job {ids[1]}").check()
+    page.get_by_role("button", name="Kill…").click()
+    page.get_by_role("button", name="Kill 1 job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("1 job was killed")
+    page.goto("/jobs/change?do=kill&from_list=limit%3Dmany%26nothing%3D1")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Invalid request")
+
+
 def test_nothing_is_changed_without_a_selection_or_for_others(service: Service, signed_in: SignedIn) -> None:
     [of_bob] = _submit(service, {"JobName": "untouched"}, user="bob")
     page = signed_in(service, role="user", vo="cms", user="ada")
