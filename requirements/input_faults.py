@@ -39,6 +39,10 @@ ALLOWED: Final[Mapping[str, str]] = {
     "too_short": "{things} of {min_length} or more",
     "too_long": "{things} of at most {max_length}",
 }
+#: A month as a text.
+MONTH: Final = "^2[0-9]{3}-(0[1-9]|1[0-2])$"
+#: What is allowed by patterns that people have to write.
+_BY_PATTERN: Final[Mapping[object, str]] = {MONTH: "a month: 2026-10"}
 _UNKNOWN_NAMES: Final = ("extra_forbidden", "unexpected_keyword_argument")
 #: Messages that name no value.
 _WHOLE: Final[Mapping[str, str]] = {
@@ -103,10 +107,12 @@ def _repeat_own(each: Mapping[str, Any], seen: object) -> str:
 
 def describe_allowed(each: Mapping[str, Any]) -> str:
     """What one of pydantic's errors would allow."""
+    context: Mapping[str, object] = each.get("ctx") or {}
+    if words := _BY_PATTERN.get(context.get("pattern")):
+        return words
     form = ALLOWED.get(each["type"])
     if form is None:
         return str(each["msg"]).removeprefix("Input should be ")
-    context: Mapping[str, object] = each.get("ctx") or {}
     things = "a mapping" if context.get("field_type") == "Dictionary" else "a list"
     return form.format_map({name: _as_whole(value) for name, value in context.items()} | {"things": things})
 

@@ -140,7 +140,7 @@ def parse_duration(word: str) -> float:
     """Seconds of a duration such as `90s`, `30m`, `6h` or `2d`."""
     number, unit = word[:-1], word[-1:]
     if not number.isdecimal() or not int(number) or unit not in _SECONDS:
-        raise WrongUsage(f"{word!r} is not a duration; allowed are 90s, 30m, 6h, 2d and the like")
+        raise WrongUsage(f"{word!r:.60} is not a duration; allowed are 90s, 30m, 6h, 2d and the like")
     return int(number) * _SECONDS[unit]
 
 
@@ -157,12 +157,33 @@ def convert_moment(word: str | None) -> str | None:
     return word
 
 
-def to_iso(moment: datetime, option: str) -> str:
-    """A moment in local time as a text with its zone."""
+#: What an option for a time to come allows.
+_LOCAL_TIME = "2026-05-04, '2026-05-04 12:00' (local time without a zone) or 2026-05-04T12:00:00Z"
+
+
+def time_option(text: str, *names: str) -> OptionInfo:
+    """An option for a time to come, which the command gets with its zone, as ISO 8601."""
+    return option("TIME", f"{text}: {_LOCAL_TIME}.", *names, convert=_convert_local_time)
+
+
+def _convert_local_time(word: str | None) -> str | None:
+    if word is None:
+        return None
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(word.strip()).astimezone().isoformat()
+    raise typer.BadParameter(f"{word!r:.60} is not a time; allowed are {_LOCAL_TIME}")
+
+
+def duration_option(text: str, *names: str) -> OptionInfo:
+    """An option for a duration, for `parse_duration`."""
+    return option("TIME", text, *names, convert=_check_duration)
+
+
+def _check_duration(word: str | None) -> str | None:
     try:
-        return moment.astimezone().isoformat()
-    except (ValueError, OverflowError):
-        raise WrongUsage(f"{option}: {moment} is no time that can be converted") from None
+        return None if word is None else f"{parse_duration(word):.0f}s"
+    except WrongUsage as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def filter_option(name: str) -> OptionInfo:

@@ -23,7 +23,7 @@ _CAUSES = 2
 class AccountingFilters:
     """Filters of the sums, by their names in the HTTP interface."""
 
-    to: Annotated[str | None, options.option("TIME", "End (default: now).")] = None
+    to: Annotated[str | None, options.option("TIME", f"End (default: now): {MOMENT}.")] = None
     bucket: Annotated[
         str | None, options.option("LENGTH", "Separate sums for each hour, day, month or year.")
     ] = None

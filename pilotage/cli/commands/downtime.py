@@ -26,8 +26,8 @@ LONGEST: Final = 120.0
 def add(
     place: Annotated[str, options.argument("SITE[/CE]", "Site or CE that is down.")],
     *,
-    begins: Annotated[datetime, options.option("T", "Begin, local time.", "--from")],
-    ends: Annotated[datetime, options.option("T", "End, local time.", "--until")],
+    begins: Annotated[str, options.time_option("Begin", "--from")],
+    ends: Annotated[str, options.time_option("End", "--until")],
     reason: Annotated[str, options.option("R", "Reason, shown to users.")],
     severity: Annotated[
         str, options.option("S", "OUTAGE closes the place, WARNING is only shown.")
@@ -38,10 +38,9 @@ def add(
 
     Example: `pilotage downtime add LCG.CERN.ch --from 2026-05-04 --until 2026-05-05 --reason 'new switches'`.
     """
-    first, last = options.to_iso(begins, "--from"), options.to_iso(ends, "--until")
     service.show(
         lambda client: client.plan_downtime(
-            place, begins=first, ends=last, reason=reason, severity=severity.upper()
+            place, begins=begins, ends=ends, reason=reason, severity=severity.upper()
         ),
         lambda found: f"{place}: downtime {found['downtime_id']} is planned",
     )

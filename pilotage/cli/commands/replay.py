@@ -44,7 +44,7 @@ def replay(
     *,
     as_json: bool,
     since: Annotated[str, options.option("TIME", f"Begin: {MOMENT}.", "--from")] = "1d",
-    lasting: Annotated[str, options.option("TIME", "How long: 90m, 6h, 1d …, at most 7d.", "--for")] = "1d",
+    lasting: Annotated[str, options.duration_option("How long: 90m, 6h, 1d …, at most 7d.", "--for")] = "1d",
     file: Annotated[
         Path | None,
         options.option("FILE", "Replay it with this configuration, too.", "--config"),
@@ -55,7 +55,7 @@ def replay(
             "PATH=VALUE", "Replay it with this value, too, as `config set` takes it; repeatable.", "--set"
         ),
     ] = None,
-    within: Annotated[str, options.option("TIME", "Give up after so long: 90m, 2h ….", "--within")] = "2h",
+    within: Annotated[str, options.duration_option("Give up after so long: 90m, 2h ….", "--within")] = "2h",
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Of all draws: other numbers, other luck.")
     ] = 0,

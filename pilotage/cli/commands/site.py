@@ -417,17 +417,14 @@ def ban(
     site: options.Site,
     *,
     reason: Annotated[str, options.option("R", "Reason, shown to users.")],
-    until: Annotated[
-        datetime | None, options.option("T", "End of the ban, local time (default: until `site allow`).")
-    ] = None,
+    until: Annotated[str | None, options.time_option("End of the ban (default: until `site allow`)")] = None,
     service: ServiceOptions,
 ) -> None:
     """Send no jobs to a site, except those of type Test.
 
     Example: `pilotage site ban LCG.CERN.ch --reason 'disk server is away' --until '2026-05-04 12:00'`.
     """
-    end = None if until is None else options.to_iso(until, "--until")
-    service.show(lambda client: client.ban(site, reason=reason, until=end), lambda _: f"{site}: banned")
+    service.show(lambda client: client.ban(site, reason=reason, until=until), lambda _: f"{site}: banned")
 
 
 def allow(site: options.Site, *, service: ServiceOptions) -> None:

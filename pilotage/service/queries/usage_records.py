@@ -11,6 +11,7 @@ from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models import StrictInput
 from pilotage.service.services import Services
+from requirements import input_faults
 from requirements.values import fold
 from taskqueue.accounting import records
 from taskqueue.accounting.records import UsageRecord
@@ -24,7 +25,7 @@ class UsageRecordQuery(StrictInput):
 
     site: str = Field(max_length=200, description="The site.")
     month: str = Field(
-        pattern="^2[0-9]{3}-(0[1-9]|1[0-2])$", description="Month of the end of attempts, in UTC: 2026-10."
+        pattern=input_faults.MONTH, description="Month of the end of attempts, in UTC: 2026-10."
     )
     after: int = Field(default=0, ge=0, lt=2**63, description="Continue after this job: `next` of a page.")
 

@@ -9,6 +9,7 @@ from pilotage.cli.settings import Settings
 from pilotage.fabric.director.configuration import DirectorFile
 from pilotage.fabric.gateway.configuration import GatewayFile
 from pilotage.service.models.jobs import EventQuery, JobEnd, JobQuery, Submission
+from pilotage.service.queries.usage_records import UsageRecordQuery
 from requirements.input_faults import InputFault, list_faults
 
 
@@ -52,6 +53,8 @@ def faults_of(model: type[BaseModel], value: object) -> list[InputFault]:
             {"tags/int": "[1] is not allowed, allowed is a text or a whole number"}),
         (Tagged, {"tags": {"a": "", "b": ""}},
             {"tags": "{'a': '', 'b': ''} is not allowed, allowed is a mapping of at most 1"}),
+        (UsageRecordQuery, {"site": "LCG.A.org", "month": "May"},
+            {"month": "'May' is not allowed, allowed is a month: 2026-10"}),
         (Tagged, {"host": "h"}, {"host": "needs a certificate, not 'h'"}),
     ],
     ids=str,

@@ -197,8 +197,7 @@ def set_(
     yes: Annotated[bool, typer.Option("--yes", help="Change many places without a confirmation.")] = False,
     lasting: Annotated[
         str | None,
-        options.option(
-            "TIME",
+        options.duration_option(
             "Restore the values that are there now after 90s, 30m, 6h, 2d …, unless they are changed again.",
             "--for",
         ),

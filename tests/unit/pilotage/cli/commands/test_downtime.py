@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from pilotage.cli import options
+from pilotage.cli.application import main
 from pilotage.cli.commands import downtime
 from pilotage.cli.errors import CommandRefused, WrongUsage
+
+#: What options for a time allow.
+T = "2026-05-04, '2026-05-04 12:00' (local time without a zone) or 2026-05-04T12:00:00Z"
 
 
 def test_a_feed_in_another_encoding_is_read_from_anywhere(
@@ -41,7 +46,38 @@ def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
         downtime._fetch(address)
 
 
-def test_a_time_before_all_calendars_is_refused() -> None:
-    with pytest.raises(WrongUsage, match=r"^--from: 0001-01-01 00:00:00 is no time"):
-        options.to_iso(datetime(1, 1, 1), "--from")  # noqa: DTZ001
-    assert datetime.fromisoformat(options.to_iso(datetime(2030, 5, 6, 9), "--from")).tzinfo  # noqa: DTZ001
+@pytest.mark.parametrize(
+    ("words", "option", "seen", "allowed"),
+    [
+        (
+            ("downtime", "add", "LCG.A.org", "--reason", "x", "--until", "2030-01-01", "--from"),
+            "--from",
+            each,
+            T,
+        )
+        for each in ("in 2h", "2h", "tomorrow", "12:00", "0001-01-01", "1777896000", "")
+    ]
+    + [
+        (("site", "ban", "LCG.A.org", "--reason", "x", "--until"), "--until", "in 2h", T),
+        (("config", "set", "A=1", "--for"), "--for", "soon", "90s, 30m, 6h, 2d"),
+        (("replay", "--within"), "--within", "in 2h", "90s, 30m, 6h, 2d"),
+    ],
+)
+def test_a_time_in_another_form_is_refused_with_the_forms_that_are_allowed(
+    words: Sequence[str], option: str, seen: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main([*words, seen])
+    error = " ".join(capsys.readouterr().err.split())
+    assert f"Invalid value for '{option}': {seen!r} is not a" in error
+    assert f"; allowed are {allowed}" in error
+
+
+@pytest.mark.parametrize("typed", ["2030-05-06", "2030-05-06 09:00", "2030-05-06T09:00:00", " 20300506"])
+def test_a_time_without_a_zone_is_local(typed: str) -> None:
+    convert = options.time_option("Begin", "--from").callback
+    assert convert is not None
+    sent = datetime.fromisoformat(str(convert(typed)))
+    assert sent == datetime.fromisoformat(typed.strip()).astimezone()
+    assert sent.tzinfo is not None
+    assert convert("2030-05-06T09:00:00Z") == convert("2030-05-06T11:00:00+02:00")
