@@ -14,10 +14,20 @@ from functools import lru_cache
 
 import classad2
 
-from requirements.classad.lexer import TokenKind, scan
+from requirements.classad.lexer import TokenKind, UnfitNumber, scan
 from requirements.classad.parser import SHORT, read_ad, read_ads
 from requirements.classad.restrictions import MAX_HEIGHT, TOO_HIGH, height
-from requirements.classad.syntax_tree import Ad, ListOf, Literal, Node, SourceText, Special, Unary, render
+from requirements.classad.syntax_tree import (
+    Ad,
+    ListOf,
+    Literal,
+    Node,
+    SourceText,
+    Special,
+    Unary,
+    children,
+    render,
+)
 from requirements.errors import Problem
 from requirements.values import Unevaluated, fold, keep_text
 
@@ -134,6 +144,7 @@ class AdEntry:
     value: object  #: as returned by `parse_ad`
     text: str  #: the value as written
     line: int
+    fault: str | None = None  #: why its value is none that every program reads alike
     entries: "tuple[AdEntry, ...]" = ()  #: of a nested ad
 
 
@@ -149,9 +160,10 @@ def read_ad_file(text: str, file: str | None = None) -> tuple[WrittenAd, ...]:
     """Parse the ads of a text, in their order.
 
     New syntax: ads in brackets, one after the other or in a list; or one without brackets, its attributes
-    ended by semicolons. Old syntax: lines `Name = value`, with an empty line between two ads.
+    ended by semicolons. Old syntax: lines `Name = value`, with an empty line between two ads. A number that
+    programs read differently is a fault of its attribute only: others write these files.
     """
-    source = SourceText(text=text, path="ClassAd", file=file)
+    source = SourceText(text=text, path="ClassAd", file=file, keeps_unfit_numbers=True)
     if len(text) > MAX_FILE:
         raise source.fault(0, f"{len(text)} characters, allowed are {MAX_FILE}")
     start = next(scan(source))
@@ -200,8 +212,20 @@ def _entries(ad: Ad, source: SourceText, lines: _Lines) -> Iterator[AdEntry]:
             value=value_of(node, source),
             text=source.text[node.start : node.end],
             line=lines.find_line(node.start),
+            fault=_find_unfit(node),
             entries=tuple(_entries(node, source, lines)) if isinstance(node, Ad) else (),
         )
+
+
+def _find_unfit(node: Node) -> str | None:
+    """What is wrong with the first number in a value that programs read differently; None: it has none."""
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Literal) and isinstance(part.value, UnfitNumber):
+            return part.value.fault
+        waiting.extend(reversed(children(part)))
+    return None
 
 
 def _old_syntax(source: SourceText) -> Iterator[WrittenAd]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import classad2
 
@@ -37,6 +37,19 @@ class ClassAdToken(NamedTuple):
     value: Scalar
     start: int
     end: int
+
+
+class UnfitNumber(float):
+    """Stands for a number that is not the same to every program, in a text that is read in spite of it."""
+
+    __slots__ = ("fault",)
+    fault: str
+
+    def __new__(cls, fault: str) -> Self:
+        """One with what is wrong with it."""
+        number = super().__new__(cls, math.nan)
+        number.fault = fault
+        return number
 
 
 _TOKEN = re.compile(
@@ -108,26 +121,21 @@ def _token(source: SourceText, found: re.Match[str]) -> ClassAdToken | None:
 
 
 def _number(source: SourceText, start: int, word: str) -> int | float:
+    if (fault := _number_fault(word)) is None:
+        return int(word) if _INTEGER.fullmatch(word) else float(word)
+    if source.keeps_unfit_numbers:
+        return UnfitNumber(f"{_cut(word)} {fault}")
+    raise source.fault(start, f"{_cut(word)} {fault}")
+
+
+def _number_fault(word: str) -> str | None:
+    """Why a word is no number, or not the same to every program; None: it is one."""
     if _INTEGER.fullmatch(word):
         # `int` refuses thousands of digits.
-        if len(word) > 16 or int(word) > MAX_INTEGER:
-            raise source.fault(start, f"{_cut(word)} is out of range, integers reach to {MAX_INTEGER}")
-        return int(word)
+        is_large = len(word) > 16 or int(word) > MAX_INTEGER
+        return f"is out of range, integers reach to {MAX_INTEGER}" if is_large else None
     if _REAL.fullmatch(word):
-        return _real(source, start, word)
-    raise source.fault(start, f"{_cut(word)} {_no_number(word)}")
-
-
-def _real(source: SourceText, start: int, word: str) -> float:
-    value = float(word)
-    is_zero = not re.search("[1-9]", re.split("[eE]", word)[0])
-    if math.isfinite(value) and bool(value) is not is_zero:
-        return value
-    reach = f"from {math.ulp(0.0):.2g} to {sys.float_info.max:.2g}"
-    raise source.fault(start, f"{_cut(word)} is out of range, numbers with a point or exponent reach {reach}")
-
-
-def _no_number(word: str) -> str:
+        return _real_fault(word)
     if re.match("0[xX]", word):
         return "is hexadecimal; numbers are written in decimal"
     if re.match("0[bB]", word):
@@ -135,6 +143,15 @@ def _no_number(word: str) -> str:
     if word.isdigit():
         return "has a leading zero, which would make it octal; numbers are written in decimal"
     return "is not a number; allowed are 12, 1.5 and 1e3"
+
+
+def _real_fault(word: str) -> str | None:
+    value = float(word)
+    is_zero = not re.search("[1-9]", re.split("[eE]", word)[0])
+    if math.isfinite(value) and bool(value) is not is_zero:
+        return None
+    reach = f"from {math.ulp(0.0):.2g} to {sys.float_info.max:.2g}"
+    return f"is out of range, numbers with a point or exponent reach {reach}"
 
 
 def _cut(word: str) -> str:

@@ -34,6 +34,7 @@ class SourceText:
     file: str | None = None
     line: int = 1  #: of its first character in the file
     column: int = 1  #: of its first character in the file
+    keeps_unfit_numbers: bool = False  #: as `UnfitNumber`, instead of an error
 
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column in the file, from 1, of a character of the text."""

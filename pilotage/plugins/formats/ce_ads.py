@@ -137,7 +137,9 @@ class _AdReader:
             if entry is None:
                 continue
             value = entry.value
-            if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            if entry.fault is not None:
+                self.problem(entry, f"{name}: {entry.fault}")
+            elif isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
                 yield name, value
             else:
                 self.problem(entry, f"{name} is {entry.text:.60}, allowed is a number of seconds, 0 or more")

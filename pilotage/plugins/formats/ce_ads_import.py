@@ -249,6 +249,8 @@ def _carry_over(
     for entry in plan.ad.attributes:
         if entry.value is None:
             plan.leave_out(entry, "left out: undefined is the same as absent")
+        elif entry.fault is not None:
+            plan.leave_out(entry, f"not carried over: {entry.fault}")
         elif importers.names_vos(entry.name):
             plan.leave_out(entry, "not carried over: access is set here by the list VO or by access rules")
         elif fold(entry.name) in sections:

@@ -258,6 +258,49 @@ def test_what_the_tree_cannot_hold_is_named_and_the_rest_is_carried(attribute: s
     assert note.line == 2
 
 
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("9223372036854775807", "9223372036854775807 is out of range, integers reach to 9007199254740991"),
+        ("-18446744073709551615", "18446744073709551615 is out of range"),
+        ("9" * 5000, f"{'9' * 40}… is out of range"),
+        ("{1, 9007199254740992}", "9007199254740992 is out of range"),
+        ("[a = [b = 9007199254740992]]", "9007199254740992 is out of range"),
+        ("other.x < 9007199254740992", "9007199254740992 is out of range"),
+        ("1e999", "1e999 is out of range"),
+        ("0777", "0777 has a leading zero"),
+        ("0x1F", "0x1F is hexadecimal"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form",
+    [
+        '[id = "ce/q"; FreeCPUs = 3;\nBad = {};\nGood = 1]',
+        '[id = "ce/q"; info = [FreeCPUs = 3;\nBad = {}; Good = 1]]',
+        'id = "ce/q"\nBad = {}\nFreeCPUs = 3\nGood = 1\n',
+    ],
+)
+def test_a_number_that_programs_read_differently_is_left_out_alone(
+    form: str, written: str, said: str
+) -> None:
+    proposal = propose(parse(TREE), form.replace("{}", written))
+    assert changes(proposal) == {"Good": 1}
+    [note] = proposal.notes
+    assert note.path == "A/ce/q/Bad"
+    assert note.message.startswith(f"not carried over: {said}")
+    assert note.line == 2
+
+
+def test_a_restriction_with_such_a_number_closes_the_queue() -> None:
+    proposal = propose(parse(TREE), '[id = "ce/q"; FreeCPUs = 3; Requirements = other.x < 9999999999999999]')
+    assert changes(proposal) == {"Enabled": False}
+
+
+def test_a_time_that_is_such_a_number_is_refused_with_its_line() -> None:
+    with pytest.raises(InvalidInput, match=r"update_time: 9+ is out of range.*\(ces.ad:2\)"):
+        propose(parse(TREE), '[id = "ce/q";\nupdate_time = 99999999999999999999; A = 1]')
+
+
 def test_lists_of_lists_and_ads_are_carried_as_their_text() -> None:
     text = '[id = "ce/q"; a = {{1}, {2}}; b = [c = {}]; d = {1, other.x}; e = {}; f = -1.5]'
     config = imported(text, site="A")
