@@ -20,15 +20,15 @@ from requirements.classad.classad_files import value_of
 from requirements.classad.parser import read_expression
 from requirements.classad.syntax_tree import Ad, ListOf, Literal, SourceText, render
 from requirements.errors import InvalidInput
-from requirements.values import Scalar, Value, fold
+from requirements.values import MAX_INTEGER, Scalar, Value, fold
 
 _RULE = "VO:"
 _DENIAL = "DENY"
 RULES = "GlueCEAccessControlBaseRule"
 _OPEN, _CLOSED = "Production", "Closed"
 #: What information systems publish for a number that is not known, or has no limit: all 4s, all 9s, and
-#: the largest integers of 32 and 64 bits.
-_PLACEHOLDER = re.compile(r"4{6,}|9{6,}|2147483647|4294967295|9223372036854775807|18446744073709551615")
+#: the largest integers of 32 bits; those of 64 bits are above `MAX_INTEGER`.
+_PLACEHOLDER = re.compile(r"4{6,}|9{6,}|2147483647|4294967295")
 _DIGITS = re.compile(r"[0-9]{1,30}")
 #: How the text of an ad begins, or of a list of ads.
 _NESTED = ("[", "{ [", "{[")
@@ -78,6 +78,11 @@ TABLE = (
     GlueName("QueueName", "BatchQueue", GlueForm.SAME),
 )
 
+#: Folded GLUE names of numbers that are above 0, each with the parameter that follows from it.
+_NUMBERS = {fold(entry.name): entry.parameter for entry in reversed(TABLE) if entry.unit}
+#: How folded GLUE names begin.
+_GLUE = "glue"
+
 #: Names derived from the address alone, with their format: two queues never share a value.
 OF_ADDRESS: Mapping[str, str] = {
     "GlueCEUniqueID": "CE/Queue",
@@ -91,10 +96,10 @@ OF_ADDRESS: Mapping[str, str] = {
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
     """The ad of a queue: its parameters, the GLUE names derived from them and from an address, nested values.
 
-    Parameters that are GLUE names themselves stay as they are.
+    Parameters that are GLUE names themselves stay as they are, but for their numbers.
     """
-    known = {fold(name): value for name, value in values.items()}
-    found: dict[str, Value] = dict(values)
+    found = read_numbers(values)
+    known = {fold(name): value for name, value in found.items()}
     for name, value in (*_derived(known), *_address_names(address), *nested_values(values)):
         if fold(name) not in known:
             known[fold(name)] = found[name] = value
@@ -121,17 +126,16 @@ def parameters_from_glue(of_glue: Mapping[str, Value]) -> Mapping[str, Value]:
 
 def unstated_numbers(of_glue: Mapping[str, Value]) -> Mapping[str, str]:
     """The names of numbers in an ad from which none of our parameters follows, by that parameter."""
-    numbers = {fold(entry.name): entry.parameter for entry in reversed(TABLE) if entry.unit}
     return {
-        name: numbers[fold(name)]
+        name: _NUMBERS[fold(name)]
         for name, value in of_glue.items()
-        if fold(name) in numbers and read_number(value) is None
+        if fold(name) in _NUMBERS and read_number(value) is None
     }
 
 
 def is_placeholder(number: int) -> bool:
     """Whether a number of an information system means that there is none."""
-    return _PLACEHOLDER.fullmatch(str(number)) is not None
+    return number > MAX_INTEGER or _PLACEHOLDER.fullmatch(str(number)) is not None
 
 
 def read_number(value: Value) -> int | float | None:
@@ -139,6 +143,22 @@ def read_number(value: Value) -> int | float | None:
     number = int(value) if isinstance(value, str) and _DIGITS.fullmatch(value.strip()) else _number(value)
     is_stated = number is not None and number > 0 and not is_placeholder(math.floor(number))
     return number if is_stated else None
+
+
+def read_numbers(values: Mapping[str, Value]) -> dict[str, Value]:
+    """Parameters of a queue with the numbers of those that are GLUE names, also of texts.
+
+    A placeholder is absent, so that requirements see it as undefined.
+    """
+    read: dict[str, Value | None] = dict(values)
+    for name, value in values.items():
+        if not (folded := fold(name)).startswith(_GLUE) or isinstance(value, tuple):
+            continue
+        if folded in _NUMBERS:
+            read[name] = read_number(value)
+        elif (number := _number(value)) is not None and is_placeholder(math.floor(number)):
+            read[name] = None
+    return {name: value for name, value in read.items() if value is not None}
 
 
 def following(folded: Collection[str]) -> frozenset[str]:

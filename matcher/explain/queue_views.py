@@ -93,7 +93,7 @@ def build_views(config: Configuration, vo: str, addresses: Sequence[QueueAddress
                 address=address,
                 config=config,
                 vo=vo,
-                plain={**dict(glue.nested_values(values)), **values},
+                plain={**dict(glue.nested_values(values)), **glue.read_numbers(values)},
                 offered=resource,
                 fault=fault,
                 nodes=config.node_attributes(address, vo),

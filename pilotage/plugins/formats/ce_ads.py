@@ -245,7 +245,8 @@ def _format_ad(config: Configuration, queue: QueueAddress, vo: str, excluded: tu
     values = config.values(queue, vo)
     stated = {name: value for name, value in values.items() if fold(name) not in folded} | narrower
     parameters = {fold(name): each for name, each in config.parameters(queue, vo).items()}
-    derived = {name: value for name, value in glue.build_ad(stated, queue).items() if name not in stated}
+    own = set(map(fold, stated))
+    derived = {name: value for name, value in glue.build_ad(stated, queue).items() if fold(name) not in own}
     headers: dict[str, Value] = {ID: f"{queue.ce}/{queue.queue}", SITE: queue.site}
     headers |= {
         name: parameters[name].value for name in sorted(inheritance.TIMES, reverse=True) if name in parameters

@@ -203,7 +203,7 @@ def _number(fields: _Fields, name: str) -> int | None:
     """A whole number, also in a text; None if it is missing, or states no limit as 0 and 999999 do."""
     value = fields.get(name)
     is_number = isinstance(value, int | str) and not isinstance(value, bool)
-    return gatekeepers.read_limit(str(value).strip()) if is_number else None
+    return gatekeepers.read_limit(str(value)) if is_number else None
 
 
 def _first(fields: _Fields, names: tuple[str, ...]) -> str:

@@ -22,7 +22,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
-from cs_config.tree import address, expiry
+from cs_config.tree import address, expiry, glue
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import dirac_options
 from requirements.errors import Problem
@@ -101,7 +101,8 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
 #: Options of a user or host that are carried over.
 _OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
 _SUSPENDED: Final = "Suspended"
-_CPU_MINUTES: Final = "maxcputime"
+#: Folded numbers that DIRAC's agent copies from information systems.
+_PUBLISHED: Final = frozenset({"maxcputime", "si00"})
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
@@ -235,12 +236,14 @@ class DiracLayout:
                 self._note(path, None, f"{message}, {importers.ENABLED}: false")
 
     def _drop_placeholders(self, sites: object) -> None:
-        """Leave out CPU limits of 0 minutes: with them no job would be eligible."""
+        """Leave out numbers that CEs publish without meaning them: for 0 minutes no job is eligible."""
         for names, node in importers.nodes(sites):
-            for name in [each for each in node if fold(each) == _CPU_MINUTES and node[each] == 0]:
-                del node[name]
-                path = "/".join((*names, name))
-                self._note(path, None, "not carried over: 0, as CEs publish it that state no limit")
+            for name in [each for each in node if fold(each) in _PUBLISHED]:
+                value = node[name]
+                if isinstance(value, int) and glue.read_number(value) is None:
+                    del node[name]
+                    path, message = "/".join((*names, name)), "as CEs publish it that state no number"
+                    self._note(path, None, f"not carried over: {value}, {message}")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
         """Write the defaults for all CEs, or for those of a type, to the CEs of this text."""

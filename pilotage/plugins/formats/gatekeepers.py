@@ -25,5 +25,5 @@ def find_endpoint(address: str) -> str:
 
 def read_limit(text: str) -> int | None:
     """A whole number of a CE's description; None if it is none, or states no limit as 0 and 999999 do."""
-    number = int(text) if text.isdecimal() and len(text) < 20 else 0
-    return None if glue.is_placeholder(number) else number or None
+    number = glue.read_number(text)
+    return None if number is None else int(number)

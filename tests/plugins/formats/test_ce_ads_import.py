@@ -196,6 +196,14 @@ def test_what_is_inherited_or_follows_is_not_written_again() -> None:
     assert propose(config, ce_ads.export_ads(config, vo="cms").text).changes[0].name == "MaxRAM"
 
 
+def test_a_placeholder_is_written_again_as_it_was_and_not_twice() -> None:
+    text = '[id = "ce/q"; Site = "A"; CPUTime = 7200; gluecepolicymaxcputime = 999999]'
+    config = imported(text)
+    exported = ce_ads.export_ads(config).text
+    assert "gluecepolicymaxcputime = 999999;" in exported
+    assert imported(exported).source == config.source
+
+
 def test_what_somebody_wrote_stays_where_an_ad_only_implies_something_else() -> None:
     proposal = propose(parse(TREE), '[id = "ce/q"; GlueHostMainMemoryRAMSize = 1000; FreeCPUs = 3]')
     assert changes(proposal) == {"GlueHostMainMemoryRAMSize": 1000}

@@ -299,9 +299,14 @@ def test_options_beside_the_defaults_are_not_read_as_dirac_does_not_read_them() 
 def test_a_cpu_limit_of_no_minutes_is_no_limit() -> None:
     text = (
         "Resources { Sites { LCG { LCG.A.ch { CEs { ce1 { Queues {\n"
-        "zero {\nmaxCPUTime = 0\nSI00 = 2160\n}\nday {\nmaxCPUTime = 1440\n}\n} } } } } } }\n"
+        "zero {\nmaxCPUTime = 0\nSI00 = 444444\n}\nnines {\nmaxCPUTime = 999999999\n}\n"
+        "day {\nmaxCPUTime = 1440\nSI00 = 2160\n}\n} } } } } } }\n"
     )
     config = _import(text).proposal.after
-    values = {each.queue: config.values(each, "lhcb").get("maxCPUTime") for each in config.addresses}
-    assert values == {"zero": None, "day": 1440}
-    assert "zero/maxCPUTime: not carried over: 0" in _notes(text)
+    assert {each.queue: config.values(each, "lhcb") for each in config.addresses} == {
+        "zero": {},
+        "nines": {},
+        "day": {"maxCPUTime": 1440, "SI00": 2160},
+    }
+    for name, value in (("zero/maxCPUTime", 0), ("zero/SI00", 444444), ("nines/maxCPUTime", 999999999)):
+        assert f"{name}: not carried over: {value}, as CEs publish it" in _notes(text)

@@ -99,7 +99,10 @@ def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
 
 @pytest.mark.parametrize(
     "published",
-    [0, -1, 444_444, 444_444_444, 999_999, 999_999_999, 2**31 - 1, 2**32 - 1, 2**63 - 1, "444444", "", "n/a"],
+    [
+        *(0, -1, 444_444, 444_444_444, 999_999, 999_999_999, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1),
+        *("444444", str(2**53), "", "n/a"),
+    ],
 )
 @pytest.mark.parametrize(
     "name", ["GlueCEPolicyMaxCPUTime", "GlueHostMainMemoryRAMSize", "GlueHostArchitectureSMPSize"]
@@ -107,6 +110,46 @@ def test_the_way_back_gives_the_parameters(values: dict[str, Value]) -> None:
 def test_a_number_that_stands_for_none_implies_nothing(name: str, published: Value) -> None:
     assert glue.parameters_from_glue({name: published}) == {}
     assert list(glue.unstated_numbers({name: published, "GlueCEStateWaitingJobs": 444_444})) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "published", "seen"),
+    [
+        ("GlueCEPolicyMaxWallClockTime", 999_999_999, None),
+        ("gluecepolicymaxwallclocktime", 2**31 - 1, None),
+        ("GlueHostMainMemoryRAMSize", 444_444, None),
+        ("GlueHostMainMemoryRAMSize", 0, None),
+        ("GlueHostBenchmarkSI00", "n/a", None),
+        ("GlueHostBenchmarkSI00", " 400 ", 400),
+        ("GlueCEPolicyMaxCPUTime", 2880, 2880),
+        ("GlueCEStateWaitingJobs", 444_444, None),
+        ("GlueCEPolicyMaxRunningJobs", 999_999_999.0, None),
+        ("GlueCEStateFreeCPUs", 0, 0),
+        ("GlueCEStateFreeCPUs", -1, -1),
+        ("GlueCEInfoLRMSVersion", "999999", "999999"),
+        ("GlueHostMainMemoryRAMSize", (1000, 2000), (1000, 2000)),
+        ("MyNumber", 999_999, 999_999),
+    ],
+)
+def test_requirements_see_a_number_of_an_information_system_or_nothing(
+    name: str, published: Value, seen: Value | None
+) -> None:
+    assert glue.build_ad({name: published}).get(name) == seen
+
+
+def test_what_follows_from_a_parameter_stands_in_for_a_placeholder() -> None:
+    ad = glue.build_ad({"CPUTime": 7200, "gluecepolicymaxcputime": 999_999})
+    assert ad == {"CPUTime": 7200, "GlueCEPolicyMaxCPUTime": 120}
+
+
+def test_pools_and_selections_see_no_placeholder() -> None:
+    stated = "{GlueCEPolicyMaxWallClockTime: 999999999}"
+    config = validate.parse(TREE.replace("{SI00: 400}", stated).replace("{SI00: 600}", stated))
+    for comparison in ("< 5", "> 5", "== 999999999"):
+        asked = parse_expression(f"other.GlueCEPolicyMaxWallClockTime {comparison}")
+        assert queue_class_index.eligible_queues(config, "cms", asked) == frozenset()
+    asked = parse_expression("isUndefined(other.GlueCEPolicyMaxWallClockTime)")
+    assert len(queue_class_index.eligible_queues(config, "cms", asked)) == 4
 
 
 @pytest.mark.parametrize("published", [2880, "2880", " 2880 ", 44_444, 99_999, 4_444_445])
