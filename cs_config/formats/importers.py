@@ -183,6 +183,13 @@ def list_left_out(keys: Iterable[str], file: str) -> list[Problem]:
     ]
 
 
+def find_place(places: Mapping[str, tuple[str, int]], path: str) -> tuple[str, int] | None:
+    """File and line of a value or section, else of the nearest section around it that has them."""
+    while path and path not in places:
+        path = path.rpartition("/")[0]
+    return places.get(path)
+
+
 def lists_vos(config: Configuration, place: address.QueueAddress) -> bool:
     """Whether the tree lists VOs at this queue itself, and not only above it."""
     parameter = config.levels[place][-1].plain.get("vo") if config.knows(place) else None
@@ -246,7 +253,7 @@ def merge_import(
 ) -> ImportedConfiguration:
     """Merge a tree into the current configuration, without values that are not allowed.
 
-    ABSENT in the tree removes a value. `places`: file and line of values by path, where these are known.
+    ABSENT in the tree removes a value. `places`: file and line of values and sections by path, where known.
     Raises ConfigError if the result is wrong for a reason that is not in the tree, or if the tree restricts
     jobs in a way that cannot be imported.
     """
@@ -322,7 +329,7 @@ class _Overlay:
         """Record a dropped value and disable its node if the value restricts it: returns whether it did."""
         node = node_of(names)
         meant = problem.suggestion or ""
-        file, line = self.places.get(problem.path, (self.file, None))
+        file, line = find_place(self.places, problem.path) or (self.file, None)
         problem = replace(problem, suggestion=None, file=file, line=line)
         if node is None and names[0] == "Operations" and _restricts_jobs(names, removed, meant, problem):
             problem = replace(problem, message=f"{problem.message}; without it more jobs would be allowed")
@@ -357,7 +364,9 @@ class _Overlay:
         if node is not None:
             close(node, find_section(self.under, names))
             message = f"closed, {ENABLED}: false, because {lost} restricts it and is not carried over"
-            self.notes.append(Problem(path="/".join(names), message=message, file=self.file))
+            path = "/".join(names)
+            file, line = find_place(self.places, path) or (self.file, None)
+            self.notes.append(Problem(path=path, message=message, file=file, line=line))
 
 
 def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem: Problem) -> bool:

@@ -10,7 +10,7 @@ the VOs in a default, only those that the site lists too are kept.
 Source: DIRAC's `Resources/Computing/CEDefaults` and `Resources/Computing/<CEType>`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Final, NoReturn
@@ -20,6 +20,7 @@ from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.options import registry
+from cs_config.options.operations import DEFAULTS
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
 from cs_config.tree import address, expiry, glue
@@ -30,6 +31,7 @@ from requirements.values import fold
 
 #: The section for CEs of all types.
 FOR_ALL: Final = "CEDefaults"
+_SITES: Final = "/".join(address.SITES)
 _TYPE: Final = "cetype"
 _VO: Final = "vo"
 _ENABLED: Final = "enabled"
@@ -39,29 +41,32 @@ _UNITED: Final = frozenset({"tag", "requiredtag"})
 _Options = Mapping[str, object]
 
 
-def write_defaults(sites: Mapping[str, object], defaults: Mapping[str, _Options]) -> frozenset[str]:
+def write_defaults(
+    sites: Mapping[str, object], defaults: Mapping[str, _Options]
+) -> Mapping[str, Sequence[str]]:
     """Write the defaults, by type of CE, to every CE that neither sets them nor gets them from its site.
 
-    `sites`, in our layout, is modified. Returns the types that some CE has.
+    `sites`, in our layout, is modified. Returns the types whose defaults each CE gets, by its path; the first
+    one counts.
     """
-    used: set[str] = set()
+    used: dict[str, Sequence[str]] = {}
     of_all = _value(defaults.get(FOR_ALL, {}), _TYPE)
-    for site, ce in _ces(sites):
+    for path, site, ce in _ces(sites):
         own = fold(_value(ce, _TYPE) or _value(site, _TYPE) or of_all)
         kinds = [kind for kind in defaults if kind != FOR_ALL and fold(kind) == own]
         kinds += [FOR_ALL] if FOR_ALL in defaults else []  # defaults of a type take precedence
-        used.update(kinds)
+        used[path] = kinds
         for kind in kinds:
             fill(ce, site, defaults[kind])
-    return frozenset(used)
+    return used
 
 
-def _ces(sites: Mapping[str, object]) -> Iterator[tuple[_Options, dict[str, object]]]:
-    for site in sites.values():
+def _ces(sites: Mapping[str, object]) -> Iterator[tuple[str, _Options, dict[str, object]]]:
+    for name, site in sites.items():
         ces = site.get("CEs") if isinstance(site, dict) else None
-        for ce in ces.values() if isinstance(ces, dict) else ():
+        for ce_name, ce in ces.items() if isinstance(ces, dict) else ():
             if isinstance(site, dict) and isinstance(ce, dict):
-                yield site, ce
+                yield f"{_SITES}/{name}/CEs/{ce_name}", site, ce
 
 
 def _value(options: _Options, folded: str) -> str:
@@ -133,11 +138,15 @@ class DiracLayout:
     vos: frozenset[str] = frozenset()  #: known VOs, folded: RFC #5 names sections after them
     notes: list[Problem] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)  #: keys of users and hosts, which are many
+    #: File and line of values and sections by their paths in our layout, and by those in DIRAC's.
+    places: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def to_our_layout(self, root: Section) -> dict[str, object]:
         """The tree in our layout, with parsed values."""
         tree: dict[str, object] = {}
+        self._place_operations(root)
         for name, entry in root.entries.items():
+            self._place(name, entry)
             if name not in validate.TOP or isinstance(entry, Leaf):
                 self._note(name, entry.line, "not carried over: it is not part of this system")
             elif name == "Resources":
@@ -154,8 +163,34 @@ class DiracLayout:
         read, default = tree.get("Registry"), root.section("Registry").entries.get("DefaultGroup")
         if isinstance(read, dict) and isinstance(default, Leaf):
             dirac_options.set_default_groups(read, dirac_text.read_value("", str(default.value or "")))
-        self.notes += importers.list_left_out(self.left_out, self.file)
+        for note in importers.list_left_out(self.left_out, self.file):
+            self._note(note.path, None, note.message)
         return tree
+
+    def _place(self, path: str, entry: Leaf | Section) -> None:
+        """Record the place of a value, or of a section with all below it, unless one is known already."""
+        self.places.setdefault(path, (self.file, entry.line))
+        for name, below in entry.entries.items() if isinstance(entry, Section) else ():
+            self._place(f"{path}/{name}", below)
+
+    def _place_values(self, path: str, defaults: Section) -> None:
+        """Record the places of defaults, from which a section may have values."""
+        for name, leaf in defaults.leaves():
+            self._place(f"{path}/{name}", leaf)
+
+    def _place_operations(self, root: Section) -> None:
+        """Record options that stand elsewhere than in our layout: below setups, and as `MaxCPUTime`."""
+        setup, _ = dirac_options.find_setups(root)
+        scopes = sorted(root.section("Operations").sections(), key=lambda each: each[0] != setup)
+        for scope, options in scopes:  # options of the setup come before those of `Defaults`
+            ours = f"Operations/{DEFAULTS if scope == setup else scope}"
+            levels = [options.section(each) for each in (setup, DEFAULTS) if each]
+            for level in (*levels, options):
+                for name, leaf in level.section("JobDescription").leaves():
+                    if declared := dirac_options.find_declaration(name):
+                        self._place("/".join((ours, "JobDescription", *declared)), leaf)
+                for name, entry in level.entries.items():
+                    self._place(f"{ours}/{name}", entry)
 
     def _registry(self, section: Section) -> dict[str, object]:
         allowed = self._select_allowed(section, "Registry", _BELOW["Registry"])
@@ -175,8 +210,9 @@ class DiracLayout:
                 self._note(f"{path}/{name}", member.line, "not carried over: it is suspended")
                 yield name, {"DN": ABSENT}
                 continue
-            others = member.entries.keys() - {*names, _SUSPENDED}
-            self.left_out += (f"{path}/*/{each}" for each in others)
+            for each in sorted(member.entries.keys() - {*names, _SUSPENDED}):
+                self.left_out.append(f"{path}/*/{each}")
+                self._place(f"{path}/*/{each}", member.entries[each])
             if listed := {each: found for each in names if (found := _list_items(member, each))}:
                 if "DN" in listed:
                     listed["DN"] = _join_names(listed["DN"])
@@ -197,6 +233,7 @@ class DiracLayout:
         beside = section.entries.get(_OS_COMPATIBILITY)
         if isinstance(beside, Section) and isinstance(computing := tree.setdefault("Computing", {}), dict):
             computing.setdefault(_OS_COMPATIBILITY, self._values(beside, ""))
+            self._place(f"Resources/Computing/{_OS_COMPATIBILITY}", beside)
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
         self._leave_out_nodes(tree.get("Sites"))
         self._close_for_foreign(tree.get("Sites"))
@@ -223,8 +260,11 @@ class DiracLayout:
             if isinstance(nodes, dict):
                 for name in [each for each in nodes if not address.NAME.fullmatch(each)]:
                     del nodes[name]
-                    path, allowed = "/".join((*names, f"{name!r:.80}")), address.NAME_ALLOWED
-                    self._note(path, None, f"not carried over: allowed in a name are {allowed}")
+                    path, line = (
+                        "/".join((*names, f"{name!r:.80}")),
+                        self._find_line("/".join((*names, name))),
+                    )
+                    self._note(path, line, f"not carried over: allowed in a name are {address.NAME_ALLOWED}")
 
     def _close_for_foreign(self, sites: object) -> None:
         """Disable nodes with access restrictions that our layout cannot represent."""
@@ -260,8 +300,11 @@ class DiracLayout:
                     message = "a restriction in a section of CE defaults: set it at the CEs"
                     self._refuse(path, below.line, message)
                 self._note(path, below.line, "not carried over: a section among the defaults of CEs")
-        used = write_defaults(sites, options) if isinstance(sites, dict) else frozenset()
-        for name in sorted(left.keys() - used):
+        used = write_defaults(sites, options) if isinstance(sites, dict) else {}
+        for path, kinds in used.items():
+            for kind in kinds:
+                self._place_values(path, computing.section(kind))
+        for name in sorted(left.keys() - set[str]().union(*used.values())):
             self._leave_out(f"Resources/Computing/{name}", left[name], "it applies to no CE of this text")
 
     def _select_allowed(self, section: Section, path: str, allowed: tuple[str, ...] | None) -> Section:
@@ -297,6 +340,8 @@ class DiracLayout:
 
     def _site(self, site: str, section: Section) -> dict[str, object]:
         """A site of today's layout; options beside the CEs are defaults for each of them."""
+        path = f"{_SITES}/{site}"
+        self._place(path, section)
         ces = section.section("CEs")
         stated = set(map(fold, section.entries))
         defaults = {name: leaf for name, leaf in ces.leaves() if fold(name) not in stated}
@@ -307,13 +352,15 @@ class DiracLayout:
         said_twice = {name: leaf for name, leaf in ces.leaves() if name not in defaults}
         restricting = {n: each for n, each in said_twice.items() if fold(n) in _BESIDE_THE_SITE}
         of_ces = self._values(Section(ces.line, dict(restricting)), "")
-        write_defaults({site: tree}, {FOR_ALL: of_ces})
+        self._place_values(path, ces)
+        for ce in write_defaults({site: tree}, {FOR_ALL: of_ces}):
+            self._place_values(ce, ces)
         for name in said_twice.keys() - restricting.keys():
             message = "not carried over: the site sets it too, and its CEs inherit that value"
             if importers.is_restriction(name):
                 importers.close(tree)
                 message = f"not carried over: the site sets it too; {site} is closed, Enabled: false"
-            self._note(f"Resources/Sites/{site}/CEs/{name}", said_twice[name].line, message)
+            self._note(f"{path}/CEs/{name}", said_twice[name].line, message)
         return tree
 
     def _site_of_rfc5(self, short: str, section: Section) -> tuple[str, dict[str, object]]:
@@ -327,13 +374,16 @@ class DiracLayout:
                 section.line,
                 f"only its name in {domains[0]} is carried over, not in {others}",
             )
-        tree = self._node(section, f"Resources/Sites/{short}", {"Computing": ("CEs", "Queues")})
-        return ".".join(filter(None, names)), tree
+        name = ".".join(filter(None, names))
+        levels = {"Computing": ("CEs", "Queues")}
+        return name, self._node(section, f"{_SITES}/{short}", f"{_SITES}/{name}", levels)
 
-    def _node(self, section: Section, path: str, below: dict[str, tuple[str, str]]) -> dict[str, object]:
-        """A site, CE or queue of RFC #5, with its children."""
+    def _node(
+        self, section: Section, path: str, to: str, below: dict[str, tuple[str, str]]
+    ) -> dict[str, object]:
+        """A site, CE or queue of RFC #5, with its children; `to` is its path in our layout."""
         tree: dict[str, object] = {}
-        self._options_of_rfc5(tree, section)
+        self._options_of_rfc5(tree, section, to)
         is_closed = False
         for name, entry in section.sections():
             here = f"{path}/{name}"
@@ -341,21 +391,22 @@ class DiracLayout:
                 ours, inner = below[name]
                 children = {inner: (inner, "")} if inner else {}
                 of_vos = {each: vo for each, vo in entry.sections() if self._is_of_vos(each, vo, inner)}
-                self._sections_of_vos(tree, of_vos)
+                self._sections_of_vos(tree, of_vos, to)
                 nodes = {
-                    child: self._node(node, f"{here}/{child}", children)
+                    child: self._node(node, f"{here}/{child}", f"{to}/{ours}/{child}", children)
                     for child, node in entry.sections()
                     if child not in of_vos
                 }
-                defaults: dict[str, object] = {}
-                self._options_of_rfc5(defaults, entry)
-                for node in nodes.values():
+                for child, node in nodes.items():
+                    defaults: dict[str, object] = {}
+                    self._options_of_rfc5(defaults, entry, f"{to}/{ours}/{child}")
                     fill(node, tree, defaults)
                 tree[ours] = nodes
             elif name in _OF_QUEUES and name != "VOs":
                 tree[name] = self._values(entry, here)
+                self._place(f"{to}/{name}", entry)
             elif name == "VOs" or fold(name) in self.vos:
-                self._sections_of_vos(tree, {name: entry})
+                self._sections_of_vos(tree, {name: entry}, to)
             else:
                 message = "not carried over: no computing, and no VO that is known"
                 if name not in _OTHER_RESOURCES and _restricts(entry):
@@ -366,9 +417,11 @@ class DiracLayout:
             importers.close(tree)
         return tree
 
-    def _options_of_rfc5(self, tree: dict[str, object], section: Section) -> None:
+    def _options_of_rfc5(self, tree: dict[str, object], section: Section, to: str) -> None:
         is_closed = False
+        self.places.setdefault(to, (self.file, section.line))
         for name, leaf in section.leaves():
+            self._place(f"{to}/{'VO' if fold(name) == _COMMUNITIES else name}", leaf)
             if fold(name) not in (_COMMUNITIES, "vo"):
                 self._option(tree, name, leaf)
                 continue
@@ -387,12 +440,13 @@ class DiracLayout:
         """Whether a section among CEs or queues holds values of VOs; a queue may be named like a VO."""
         return name == "VOs" or (bool(inner) and fold(name) in self.vos and inner not in section.entries)
 
-    def _sections_of_vos(self, tree: dict[str, object], sections: dict[str, Section]) -> None:
+    def _sections_of_vos(self, tree: dict[str, object], sections: dict[str, Section], to: str) -> None:
         for name, entry in sections.items():
-            of_all = entry if name == "VOs" else Section(0, {name: entry})
-            self._vos_of_rfc5(tree, self._values(of_all, ""))
+            of_all = entry if name == "VOs" else Section(entry.line, {name: entry})
+            self._place(f"{to}/VOs", of_all)
+            self._vos_of_rfc5(tree, self._values(of_all, ""), f"{to}/VOs")
 
-    def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object]) -> None:
+    def _vos_of_rfc5(self, tree: dict[str, object], vos: dict[str, object], path: str) -> None:
         """Values of VOs, which may be in one section for all of them or in one section each."""
         known = tree.setdefault("VOs", {})
         if not isinstance(known, dict):  # an option of that name, which closes the node
@@ -402,7 +456,7 @@ class DiracLayout:
             if before is not settings and isinstance(before, dict):
                 importers.close(before)
                 message = "defined twice, and each may restrict something: closed for this VO, Enabled: false"
-                self._note(f"VOs/{vo}", None, message)
+                self._note(f"{path}/{vo}", None, message)
 
     def _values(self, section: Section, path: str) -> dict[str, object]:
         tree: dict[str, object] = {}
@@ -426,6 +480,10 @@ class DiracLayout:
             self._refuse(path, entry.line, "a restriction that cannot be imported: set it at the sites")
         self._note(path, entry.line, f"not carried over: {why}")
 
+    def _find_line(self, path: str) -> int | None:
+        place = importers.find_place(self.places, path)
+        return place and place[1]
+
     def _note_path(self, path: str, message: str) -> None:
         self._note(path, None, message)
 
@@ -433,6 +491,8 @@ class DiracLayout:
         raise ConfigError([Problem(path=path, message=message, file=self.file, line=line)])
 
     def _note(self, path: str, line: int | None, message: str) -> None:
+        """Record what is left out; without a line with that of the value or the section around it."""
+        line = self._find_line(path) if line is None else line
         self.notes.append(Problem(path=path, message=message, file=self.file, line=line))
 
 
@@ -492,4 +552,5 @@ def propose_dirac(
     root = dirac_text.read_text(text, file)
     vos = frozenset(map(fold, root.section("Registry").section("VO").entries))
     layout = DiracLayout(file=file, vos=config.vos | vos)
-    return importers.merge_import(config, layout.to_our_layout(root), layout.notes, file)
+    tree = layout.to_our_layout(root)
+    return importers.merge_import(config, tree, layout.notes, file, layout.places)

@@ -112,17 +112,24 @@ def _leave_out(path: str, setup: str | None, note: Note) -> None:
     note(path, f"not carried over: of another setup than {setup}")
 
 
+def find_declaration(option: str) -> tuple[str, str] | None:
+    """The keyword that an option of `JobDescription` declares, and what of it: `MaxCPUTime` is its `max`."""
+    prefix = next((each for each in _PREFIXES if option.startswith(each)), None)
+    if prefix is None or fold(option) in _WHOLE:
+        return None
+    keyword = keywords.find_keyword(option.removeprefix(prefix))
+    return None if keyword is None else (keyword.name, _PREFIXES[prefix])
+
+
 def _convert_keywords(description: Tree) -> None:
     """`MaxCPUTime = N` becomes `CPUTime: {max: N}`."""
-    for name in list(description):
-        prefix = next((each for each in _PREFIXES if name.startswith(each)), None)
-        if prefix is None or fold(name) in _WHOLE or isinstance(description[name], dict):
+    for option in [each for each in description if not isinstance(description[each], dict)]:
+        if (found := find_declaration(option)) is None:
             continue
-        keyword = keywords.find_keyword(name.removeprefix(prefix))
-        if keyword is not None:
-            declared = description.setdefault(keyword.name, {})
-            if isinstance(declared, dict):
-                declared[_PREFIXES[prefix]] = description.pop(name)
+        keyword, side = found
+        declared = description.setdefault(keyword, {})
+        if isinstance(declared, dict):
+            declared[side] = description.pop(option)
 
 
 def _convert_corrections(scheduling: Tree, path: str, note: Note) -> None:

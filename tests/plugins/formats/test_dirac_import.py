@@ -434,3 +434,113 @@ def test_a_name_that_can_be_in_no_address_is_left_out_alone():
         "Resources/Sites/LCG.A.org/CEs/'ce2|x'",
         "Resources/Sites/LCG.A.org/CEs/ce1.a.org/Queues/'bad/queue'",
     ]
+
+
+WRONG = """
+DIRAC {
+    Setup = Prod
+    Setups { Prod { } Other { } } }
+Resources {
+Sites { LCG { LCG.A.ch {
+    VO = lhcb
+    Status = Banned
+    CEs {
+        CEType = SSH
+        ce1 {
+            CEType = ARC
+            MaxRAM = much
+            Queues {
+                q {
+                    maxCPUTime = 0
+                    MaxRAMM = 5
+                    RequiredTag = True
+                }
+                q|r {
+                    maxCPUTime = 5
+                }
+            }
+        }
+    }
+} } }
+Computing {
+    CEDefaults {
+        NumberOfProcessors = many
+        WholeNode = perhaps
+    }
+    ARC {
+        NumberOfProcessors = few
+    }
+    SSH {
+        A = 1
+    }
+} }
+Operations {
+    Defaults { JobScheduling {
+        MaxReschedulings = 2
+    } JobDescription {
+        MaxCPUTime = often
+    } }
+    Other { JobScheduling { MaxRescheduling = 1
+    } }
+    Prod { JobScheduling {
+        MaxReschedulings = 1
+    } }
+    lhcb { Prod { JobScheduling {
+        EnableSharesCorrection = perhaps
+    } } }
+}
+Registry {
+    Users { ada {
+        DN = /CN=ada
+        Email = ada@example.org
+    } }
+    VO { lhcb {
+        VOMSName = lhcb
+    } }
+}
+"""
+
+
+def find_lines(text: str) -> dict[str, str]:
+    """The line of each note, by its path."""
+    notes = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text}).notes
+    lines = text.splitlines()
+    return {note.path: lines[note.line - 1].strip() if note.line else "" for note in notes}
+
+
+def test_every_note_has_the_line_that_it_is_about() -> None:
+    ce = "Resources/Sites/LCG.A.ch/CEs/ce1"
+    assert find_lines(WRONG) == {
+        "DIRAC": "DIRAC {",
+        "Resources/Sites/LCG.A.ch/Status": "Status = Banned",
+        f"{ce}/MaxRAM": "MaxRAM = much",
+        f"{ce}/NumberOfProcessors": "NumberOfProcessors = few",
+        f"{ce}/WholeNode": "WholeNode = perhaps",
+        f"{ce}/Queues/'q|r'": "q|r {",
+        f"{ce}/Queues/q/maxCPUTime": "maxCPUTime = 0",
+        f"{ce}/Queues/q/MaxRAMM": "MaxRAMM = 5",
+        "Resources/Computing/SSH": "SSH {",
+        "Operations/Other": "Other { JobScheduling { MaxRescheduling = 1",
+        "Operations/Defaults/JobScheduling/MaxReschedulings": "MaxReschedulings = 1",
+        "Operations/Defaults/JobDescription/CPUTime/max": "MaxCPUTime = often",
+        "Operations/lhcb/JobScheduling/EnableSharesCorrection": "EnableSharesCorrection = perhaps",
+        "Registry/Users/*/Email": "Email = ada@example.org",
+        "Registry/VO/lhcb/VOMSName": "VOMSName = lhcb",
+    }
+
+
+def test_so_have_notes_of_the_layout_of_rfc_5() -> None:
+    text = RFC5.replace("MaxRAM = 2000", "MaxRAMM = 2000").replace("MaxRAM = 3000", "MaxRAM = lots")
+    text = text.replace("MaxRAM = 4000", "Enabled = perhaps")
+    text = text.replace("CEType = ARC", "CEType = ARC\nNumberOfProcessors = few")
+    ce = "Resources/Sites/EGI.CNAF.it/CEs/ce01.cnaf.it"
+    assert find_lines(text) == {
+        "Resources/Domains": "Domains",
+        "Resources/Sites/CNAF": "CNAF",
+        "Resources/Sites/CNAF/Storage": "Storage",
+        f"{ce}/NumberOfProcessors": "NumberOfProcessors = few",
+        f"{ce}/VOs/lhcb/Enabled": "Enabled = perhaps",
+        f"{ce}/VOs/lhcb": "lhcb",
+        f"{ce}/Queues/prod/MaxRAMM": "MaxRAMM = 2000",
+        f"{ce}/Queues/prod/VOs/biomed/MaxRAM": "MaxRAM = lots",
+    }
