@@ -31,6 +31,7 @@ from matcher.limits import floors, running_limits, throttle_standings
 from matcher.limits.floors import FloorStanding
 from matcher.limits.running_limits import PlaceCondition
 from matcher.preview import shifts
+from matcher.preview.lowered_floors import LoweredFloor, list_lowered_floors
 from matcher.preview.shifts import ChangedQueues, ClassShift, ComparedAds, PoolShift, VersionComparison
 from matcher.preview.type_shifts import TypeShift, list_type_shifts
 from requirements.bitset import mask_from
@@ -228,6 +229,7 @@ class Outlook:
     pools: tuple[PoolShift, ...] = ()  #: most waiting jobs first
     lost_work: tuple[LostWork, ...] = ()
     closed_places: tuple[ClosedPlace, ...] = ()
+    lowered_floors: tuple[LoweredFloor, ...] = ()
     types: tuple[TypeShift, ...] = ()  #: of waiting jobs, whose place in the order changes
     useless_parameters: Mapping[str, tuple[UselessParameter, ...]] = field(default_factory=dict)  #: by VO
     #: By VO, the classes and pools for which nothing was computed, because they are very many or long.
@@ -245,6 +247,7 @@ class Outlook:
             "running_jobs": sum(each.jobs for each in self.lost_work),
             "pilots": sum(each.pilots for each in self.lost_work),
             "closed_places": len(self.closed_places),
+            "lowered_floors": len(self.lowered_floors),
             "new_queues": len(self.new),
             "removed_queues": len(self.removed),
         }
@@ -314,6 +317,7 @@ def compute_outlook(
         pools=tuple(sorted(shifted, key=lambda pool: (-pool.waiting, pool.pool_id))),
         lost_work=tuple(list_lost_work(conn, proposal, vos=vos)),
         closed_places=tuple(list_closed_places(conn, proposal, vos=vos, now=now)),
+        lowered_floors=tuple(list_lowered_floors(conn, proposal, vos=vos, now=now)),
         types=tuple(list_type_shifts(proposal, everything)),
         useless_parameters=useless,
         left_out=queue_report.sum_work(left),

@@ -121,6 +121,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         pools=[_pool(each) for each in outlook.pools if may_read(each.vo)][:_MOST],
         running=list(outlook.lost_work[:_MOST]),
         closed=list(outlook.closed_places[:_MOST]),
+        floors=list(outlook.lowered_floors[:_MOST]),
         order=[each for each in outlook.types if may_read(each.vo)][:_MOST],
         in_vain=[each for of_vo in outlook.useless_parameters.values() for each in of_vo[:_MOST]],
         left_out=outlook.left_out,

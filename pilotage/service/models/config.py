@@ -10,6 +10,7 @@ from cs_config.editing.history import HistoryEntry
 from cs_config.options import bounds
 from matcher.explain.queue_report import ParameterImpact, WaitingWork
 from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
+from matcher.preview.lowered_floors import LoweredFloor
 from matcher.preview.type_shifts import TypeShift
 from pilotage.service.models import AnswerModel, StrictInput
 
@@ -219,6 +220,7 @@ class PreviewAnswer(BaseModel):
     pools: list[PoolPreview]
     running: list[LostWork]
     closed: list[ClosedPlace]
+    floors: list[LoweredFloor] = Field(default=[], description="Floors that VOs would lose, or have less of.")
     order: list[TypeShift] = Field(default=[], description="Types of jobs that come earlier or later.")
     in_vain: list[UselessParameter]
     left_out: Mapping[str, WaitingWork] = Field(

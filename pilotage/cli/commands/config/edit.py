@@ -383,6 +383,12 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
             f"{format_count(each['jobs'], 'job')} and {format_count(each['pilots'], 'pilot')} are there"
         )
     yield from (f"{each['scope']} is closed at once: {each['why']}" for each in answer["closed"][:_MOST])
+    for each in answer.get("floors", ())[:_MOST]:  # a service of 1.0 has none
+        has = f"it has {format_count(each['cores'], 'core')} there"
+        fits = format_count(each["jobs"], "waiting job fits", "waiting jobs fit")
+        after = each["after"] or "none"
+        what = f"the floor of {each['vo']} at {each['site']}"
+        yield f"{what} becomes {after} instead of {each['before']}: {has}, {fits}"
     for each in answer.get("order", ())[:_MOST]:  # a service of 1.0 has none
         jobs = format_count(each["jobs"], "waiting job")
         kind = f"of the type {each['job_type']}" if each["job_type"] else "without a type"

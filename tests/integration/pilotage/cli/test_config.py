@@ -158,6 +158,20 @@ def test_a_preview_is_shown_then_a_guard_holds_the_change_back(
     assert (unchanged["changes"], unchanged["totals"]["stuck_jobs"]) == ([], 0)
 
 
+def test_a_floor_that_falls_or_goes_is_told_by_a_preview_and_held_back_by_a_guard(
+    service: Service, run: Run
+) -> None:
+    floor = "Resources/Sites/LCG.A.org/Floors/cms"
+    assert run("config", "set", f"{floor}=20")[0] == 0
+    there = "it has 0 cores there, 0 waiting jobs fit"
+    falls = f"the floor of cms at LCG.A.org becomes {{}} instead of 20 cores: {there}"
+    assert falls.format("5 cores") in run("config", "preview", "--set", f"{floor}=5")[1]
+    assert falls.format("none") in run("config", "preview", "--remove", floor)[1]
+    status, _, err = run("config", "set", "--remove", floor, "--guard", "lowered_floors=0")
+    assert (status, "lowered_floors=0: there would be 1" in err) == (1, True)
+    assert "the floor of" not in run("config", "preview", "--set", f"{floor}=30")[1]
+
+
 def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run, tmp_path: Path) -> None:
     run("config", "set", f"{CE}/MaxRAM=8000", "-m", "more memory")
     run("config", "set", f"{CE}/Cores=8")

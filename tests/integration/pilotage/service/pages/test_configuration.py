@@ -214,6 +214,17 @@ def test_of_two_who_change_the_same_the_second_sees_the_others_difference_and_go
     }
 
 
+def test_a_floor_that_falls_is_told_by_the_preview(service: Service, signed_in: SignedIn) -> None:
+    edit(service, {f"{SITE}/Floors/cms": "30%"})
+    page = signed_in(service, role="operator", user="root")
+    page.goto(f"/configuration?path={SITE}")
+    fill(page, f"{SITE}/Floors/cms", "10%")
+    press(page, "Preview")
+    expect(page.get_by_text("The floor of cms at LCG.A.org becomes 10 % instead of 30 %")).to_be_visible()
+    assert total(page, "lowered_floors") == "1"
+    picture(page, "configuration/floor")
+
+
 def test_versions_are_listed_compared_and_taken_back_with_a_preview(service: Service, cms: Page):
     first = edit(service, {f"{CE}/VOs/cms/MaxRAM": 5000}, "vo_admin", vo="cms", user="eve")
     edit(service, {f"{CE}/VOs/cms/MaxRAM": 30_000}, "vo_admin", vo="cms", user="eve")

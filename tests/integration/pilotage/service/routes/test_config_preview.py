@@ -131,6 +131,32 @@ def test_a_limit_that_keeps_out_what_it_kept_out_before_closes_nothing(service: 
     assert [each["scope"] for each in preview(operator, {limit: 2, of_ce: 1})["closed"]] == ["LCG.A.org/ce1"]
 
 
+def test_floors_that_are_lowered_or_go_are_told_and_guarded(service: Service):
+    """With what the VO has there, to those who may see the VO; a raised or equal floor is not told."""
+    submit(service, "cms", {"Memory": 1000}, 3)
+    queue = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+    operator = service.operator()
+    floors = {f"{SITE}/Floors/cms": 20, f"{SITE}/Floors/dune": "30%"}
+    headers = {"If-Match": "1"}
+    assert operator.patch("/api/v1/config", json={"set": floors}, headers=headers).status_code == 200
+    service.pilot("LCG.A.org/ce1/long").post("/api/v1/matcher/requestJob", json=queue)
+    lower = {"site": "LCG.A.org", "vo": "cms", "before": "20 cores", "cores": 1, "jobs": 2}
+    gone = {"site": "LCG.A.org", "vo": "dune", "before": "30 %", "after": None, "cores": 0, "jobs": 0}
+    found = preview(operator, {f"{SITE}/Floors/cms": 5}, f"{SITE}/Floors/dune")
+    assert found["floors"] == [{**lower, "after": "5 cores"}, gone]
+    assert found["totals"]["lowered_floors"] == 2
+    assert preview(operator, {}, f"{SITE}/Floors")["floors"] == [{**lower, "after": None}, gone]
+    [other_kind] = preview(operator, {f"{SITE}/Floors/cms": "60%"})["floors"]
+    assert other_kind["after"] == "60 %"
+    assert preview(operator, {f"{SITE}/Floors/cms": 30, f"{SITE}/Floors/dune": "30.0%"})["floors"] == []
+    assert preview(operator, {}, SITE)["floors"] == [], "its queues are told"
+    cms = service.as_role("vo_admin", vo="cms", user="eve")
+    change = {"set": {f"{SITE}/Floors/cms": 5}, "guard": ["lowered_floors=0"]}
+    refused = cms.patch("/api/v1/config", json=change, headers={"If-Match": "2"})
+    assert "guard lowered_floors=0: there would be 1" in refused.text
+    assert preview(cms, change["set"])["floors"] == [{**lower, "after": "5 cores"}]
+
+
 def test_types_of_waiting_jobs_that_another_order_moves_are_told(service: Service):
     jobs = [{"Executable": "x", "JobType": name} for name in ("MC", "Merge", "Merge", "User")]
     service.submit(*jobs, vo="cms")
