@@ -191,7 +191,7 @@ class StateMetrics(Collector):
         )
         yield _build_gauge(
             "pilotage_queue_quality",
-            "Share of pilots at which a job ended, among these, empty and failed ones of six hours.",
+            "Share of pilots at which a job ended, well or not, among these, empty and failed ones of 6 h.",
             ("vo", "queue"),
             {where: all_.quality for where, all_ in at_queue.items() if all_.quality is not None},
         )

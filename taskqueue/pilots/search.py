@@ -174,7 +174,10 @@ class PilotCounts:
 
     @property
     def quality(self) -> float | None:
-        """Fraction of good pilots among those of which it is known: good, empty and bad ones."""
+        """Fraction of good pilots among those of which it is known: good, empty and bad ones.
+
+        It is about the pilots: one whose jobs all end with errors is good, `count_failed_jobs` counts these.
+        """
         known = self.good + self.empty + self.bad
         return self.good / known if known else None
 

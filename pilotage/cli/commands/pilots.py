@@ -105,14 +105,15 @@ def summary(
 ) -> None:
     """Count pilots by status and outcome.
 
-    Quality is the share of pilots at which a job ended, among these, empty ones and those that broke before.
+    Quality is the share of pilots at which a job ended, well or not, among these, empty ones and those that
+    broke before. Of jobs that ended not well, Failed jobs is the number.
 
     Example: `pilotage pilots summary --by queue,empty_reason --hours 24`.
     """
     names = [name.strip() for name in by.split(",") if name.strip()]
     since = datetime.now(UTC) - timedelta(hours=hours)
     given = options.given_options(filters) | {"since": since.isoformat()}
-    columns = {**{output.heading(name): name for name in names}, **_OUTCOMES}
+    columns = {**{output.heading(name): name for name in names}, **OUTCOMES}
     service.show(
         lambda client: {"summary": client.pilot_summary(by=names, filters=given)},
         lambda found: (
@@ -124,7 +125,8 @@ def summary(
     )
 
 
-_OUTCOMES: Mapping[str, Column] = {
+#: Columns of a summary.
+OUTCOMES: Mapping[str, Column] = {
     "#Pilots": "count",
     "#Active": "active",
     "#With jobs": "with_jobs",

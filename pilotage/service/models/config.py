@@ -9,8 +9,8 @@ from pydantic import AliasPath, BaseModel, Field
 from cs_config.editing.history import HistoryEntry
 from cs_config.options import bounds
 from matcher.explain.queue_report import ParameterImpact, WaitingWork
-from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
 from matcher.preview.lowered_floors import LoweredFloor
+from matcher.preview.outlook import ClosedPlace, LostWork, UselessParameter, VoJobs
 from matcher.preview.type_shifts import TypeShift
 from pilotage.service.models import AnswerModel, StrictInput
 

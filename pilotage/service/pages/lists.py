@@ -202,6 +202,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
     which = replace(visible, ended_since=page.parts.clock() - timedelta(hours=query.hours))
     with page.parts.replica.reading() as conn:
         counted = search.count_pilots(conn, ["queue", "status", "empty_reason"], which)
+        failed = search.count_failed_jobs(conn, ["queue"], which)
         at_work = visibility.visible_processes(page.caller, processes.list_processes(conn))
         found = search.list_latest(conn, which, limit=query.fetch_limit, after=query.after or None)
     by_queue = sorted(_sums(counted, 0).items(), key=lambda each: (-each[1].count, each[0]))
@@ -214,7 +215,7 @@ def list_pilots(page: PageOf, query: Annotated[PilotsShown, Query()]) -> HTMLRes
         statuses=list(PilotStatus),
         by_status=_sums(counted, 1),
         by_reason={reason: fared for reason, fared in _sums(counted, 2).items() if reason},
-        by_queue=by_queue[:_QUEUES],
+        by_queue=[(queue, fared, failed.get((queue,), 0)) for queue, fared in by_queue[:_QUEUES]],
         processes=at_work,
         now=page.parts.clock(),
         left=len(by_queue[_QUEUES:]),

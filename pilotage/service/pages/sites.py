@@ -1,7 +1,7 @@
 """Pages of sites and queues: the list, a site with its tree, offers, bans, excluded nodes; a batch queue."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from operator import attrgetter
@@ -310,7 +310,7 @@ def _whole(
     address: QueueAddress,
     vo: str,
     explained: QueueExplanation,
-    pilots: Mapping[str, PilotCounts] | None,
+    pilots: "QueuePilots | None",
 ) -> HTMLResponse:
     config, caller = page.parts.live.current, page.caller
     vos = visibility.site_vos(caller, config, address.site)
@@ -367,9 +367,26 @@ def _default_vo(config: Configuration, caller: Caller, address: QueueAddress, vo
     return next((vo for vo in vos if config.usable(address, vo)), vos[0] if vos else "")
 
 
-def _pilots(page: PageOf, address: QueueAddress) -> Mapping[str, PilotCounts]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePilots:
+    """The pilots of a queue."""
+
+    by_status: Mapping[str, PilotCounts]
+    failed_jobs: int
+
+    @property
+    def whole(self) -> PilotCounts | None:
+        """Of all statuses; None: there are no pilots."""
+        counts = list(self.by_status.values())
+        return sum(counts[1:], counts[0]) if counts else None
+
+
+def _pilots(page: PageOf, address: QueueAddress) -> QueuePilots:
     visible = visibility.visible_pilots(page.caller, vo=None, site=address.site, status=None)
-    which = replace(visible, ended_since=page.parts.clock() - _RECENT)
+    which = replace(visible, ce=address.ce, queue=address.queue, ended_since=page.parts.clock() - _RECENT)
     with page.parts.replica.reading() as conn:
-        counted = search.count_pilots(conn, ["queue", "status"], which)
-    return {status: fared for (queue, status), fared in counted.items() if queue == str(address)}
+        counted = search.count_pilots(conn, ["status"], which)
+        failed = search.count_failed_jobs(conn, ["queue"], which)
+    return QueuePilots(
+        by_status={status: fared for (status,), fared in counted.items()}, failed_jobs=sum(failed.values())
+    )

@@ -177,7 +177,8 @@ class PilotSummaryRow(AnswerModel):
     empty: int = Field(description="Pilots that ended normally without a job.")
     broken: int = Field(description="Failed or Aborted.")
     quality: float | None = Field(
-        description="Share of pilots at which a job ended, among these, empty and failed ones; null: none."
+        description="Share of pilots at which a job ended, well or not (`failed_jobs`), among these, empty "
+        "and failed ones; null: none."
     )
 
 

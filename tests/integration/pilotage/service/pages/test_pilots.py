@@ -1,12 +1,15 @@
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
+from pilotage.cli.commands import pilots
 from tests.integration.pilotage.service.pages.test_access import session
 from tests.support.servers.chromium import SignedIn, picture
-from tests.support.service import Service
+from tests.support.service import Service, running_on_sqlite
 
 pytestmark = pytest.mark.debian("chromium")
 
@@ -79,6 +82,39 @@ def test_pilots_are_counted_by_queue_and_empty_ones_by_reason(field: Service, si
     words = page.get_by_text("no work in the last 3 answers: no waiting job that it could run")
     assert words.get_attribute("title") == "no work in the last 3 answers: no_task_queue"
     picture(page, "sites/pilots")
+
+
+@pytest.fixture
+def with_failed_jobs(sqlite_template: Path, tmp_path: Path) -> Iterator[Service]:
+    """A pilot at which two jobs failed."""
+    with running_on_sqlite(sqlite_template, tmp_path) as service:
+        pilot = service.pilot(QUEUE)
+        asked = {"Site": SITE, "GridCE": "ce1", "Queue": "long", "CPUTime": 100000}
+        for _ in service.submit({"Executable": "x"}, {"Executable": "x"}):
+            [match] = pilot.post("/api/v1/matcher/requestJob", json=asked).json()["matches"]
+            pilot.post(f"/api/v1/leases/{match['lease']}/start", json={}).raise_for_status()
+            end = {"status": "Failed", "exit_code": 1}
+            pilot.post(f"/api/v1/leases/{match['lease']}/finish", json=end).raise_for_status()
+        yield service
+
+
+def test_failed_jobs_are_told_beside_the_quality_of_a_queue(with_failed_jobs: Service, signed_in: SignedIn):
+    """As by command and HTTP: its pilots did their work, whose jobs all failed."""
+    page = signed_in(with_failed_jobs, role="operator", user="root")
+    page.goto("/pilots")
+    row = page.get_by_role("table").filter(has_text="Quality").get_by_role("row").filter(has_text=SITE)
+    titles = page.get_by_role("table").filter(has_text="Quality").get_by_role("columnheader")
+    shown = dict(zip(titles.all_inner_texts()[1:], row.get_by_role("cell").all_inner_texts(), strict=True))
+    [counted] = with_failed_jobs.operator().get("/api/v1/pilots/summary?by=queue").json()["summary"]
+    assert (counted["with_jobs"], counted["jobs"], counted["failed_jobs"], counted["quality"]) == (1, 2, 2, 1)
+    assert (shown["With jobs"], shown["Jobs"], shown["Failed jobs"]) == ("1", "2", "2")
+    assert "100" in shown["Quality"]
+    assert {*titles.all_inner_texts()} == {"Queue", *(name.removeprefix("#") for name in pilots.OUTCOMES)}
+    picture(page, "sites/pilots-of-failed-jobs")
+    page.goto(f"/sites/{QUEUE}")
+    told = "Quality: at 100.0 % of them a job ended, well or not. Failed jobs: 2 of 2."
+    expect(page.get_by_text("Failed jobs:")).to_have_text(told)
+    picture(page, "sites/queue-of-failed-jobs")
 
 
 def test_failed_pilots_lead_to_what_they_wrote(field: Service, signed_in: SignedIn):
