@@ -46,7 +46,7 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         if leadership is None:
             return None
         with database.reading(engine) as conn:
-            due = [each for each in reverts.list_reverts(conn) if each.due <= now]
+            due = [each.pass_over_ended(now) for each in reverts.list_reverts(conn) if each.due <= now]
         done: dict[bool, list[int]] = {True: [], False: []}
         for version, values in groupby(due, key=lambda each: each.version):
             try:
@@ -68,8 +68,9 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
     current = _read_newest(leadership.engine, known)
     if current is None or all(each.tried == current.version for each in values):
         return None
+    in_force = reverts.select_in_force(current.tree, values)
     try:
-        edits = reverts.list_edits(current.tree, values)
+        edits = reverts.list_edits(current.tree, in_force)
         restored = frozenset(each.path for each in values if each.lifts)
         rights = replace(values[0].rights(current.registry), restores=restored)
         proposal = proposals.propose_edits(current, current, edits, rights, restoring=True)
@@ -95,6 +96,7 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
                 changed=diff.list_paths(proposal.differences),
             )
         reverts.delete_values(conn, values)
+        reverts.restore_around(conn, in_force)
     return True
 
 

@@ -245,10 +245,11 @@ class ConfigEditor:
             # Those of values that change are deleted now; the others of the draft are moved or kept too.
             due, paths = self._due(conn, lasting), (edit.path for edit in draft.edits)
             reverts_at = reverts.set_due(conn, paths, due, self.author, self.rights)
-            if due is not None and reverts.add(
-                conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
-            ):
-                reverts_at = due
+            if due is not None:
+                added = reverts.add(
+                    conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
+                )
+                reverts_at = min(filter(None, (reverts_at, added)), default=None)
         change = StoredChange(
             version=number,
             differences=proposal.differences,

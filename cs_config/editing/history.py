@@ -60,7 +60,8 @@ def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[H
             _visible_entry(config, rights, version, changed, names)
             for version, (_, changed) in zip(about, changes, strict=False)
         )
-        due = {each.version: each.due for each in _visible_reverts(editor, conn)}
+        levels = (level for each in _visible_reverts(editor, conn) for level in each.levels)
+        due = {each.version: each.due for each in levels}
         found = islice((each for each in entries if each is not None), limit)
         return [replace(each, reverts_at=due.get(each.version)) for each in found]
 

@@ -1,14 +1,15 @@
 """Reverts of temporary changes: values that an agent restores at a given time, unless they changed before.
 
 One row for each path. Every new version deletes the rows of the paths that it changes (`store`), so a row
-stands for a value that is in force. A further temporary change of a path restores what was there before the
-first one.
+stands for a value that is in force. A further temporary change of a path restores the value before, with its
+own time if that is later; temporary values whose time is over by then are passed over.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
@@ -42,6 +43,21 @@ class Revert:
     lifts: bool = False  #: it may lift a limit of a VO: the value before was not another author's to restore
     tried: int = 0  #: version that the value could not be restored in
     problem: str = ""  #: why
+    around: "Revert | None" = None  #: of the value to be restored, if that is temporary, too
+
+    @property
+    def levels(self) -> "tuple[Revert, ...]":
+        """It and those around it, from the inside."""
+        return (self, *(self.around.levels if self.around else ()))
+
+    def pass_over_ended(self, moment: datetime) -> "Revert":
+        """It without those around it whose time is over by then: what was before these is restored."""
+        ended = self.around
+        if ended is None or ended.due > moment:
+            return self
+        lifts = self.lifts and ended.lifts and ended.author == self.author
+        shorter = replace(self, before=ended.before, depth=ended.depth, lifts=lifts, around=ended.around)
+        return shorter.pass_over_ended(moment)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,20 +96,64 @@ def list_reverts(conn: Connection) -> list[Revert]:
     return [_read(dict(row)) for row in conn.execute(ALL).mappings()]
 
 
-def _read(row: dict[str, object]) -> Revert:
-    sides = {side: row.pop(side) for side in ("before", "after")}
-    entries = {side: ABSENT if text is None else json.loads(str(text)) for side, text in sides.items()}
-    rights = json.loads(str(row.pop("rights")))
-    lists = {name: frozenset(rights[name]) for name in ("vos", "sites")}
-    return Revert(**row, **entries, **lists, edits_all=rights["everything"], lifts=rights.get("lifts", False))  # type: ignore[arg-type]
+def _read(row: dict[str, Any]) -> Revert:
+    around: Revert | None = None
+    for each in reversed(json.loads(row.pop("around") or "[]")):
+        each |= {"path": row["path"], "due": datetime.fromisoformat(each["due"])}
+        around = _read_level(each, around)
+    return _read_level(row, around)
 
 
-def list_edits(tree: Tree, values: Iterable[Revert]) -> list[Edit]:
-    """The edits that restore values that are still in force, and remove new sections that are empty then."""
-    there = [each for each in values if is_equal(find_entry(tree, each.names), each.after)]
-    edits = [Edit(names=each.names, value=each.before) for each in there]
+def _read_level(row: dict[str, Any], around: Revert | None) -> Revert:
+    texts = (row.pop(side) for side in ("before", "after"))
+    before, after = (ABSENT if text is None else json.loads(text) for text in texts)
+    rights = json.loads(row.pop("rights"))
+    return Revert(
+        **row,
+        before=before,
+        after=after,
+        edits_all=rights["everything"],
+        vos=frozenset(rights["vos"]),
+        sites=frozenset(rights["sites"]),
+        lifts=rights.get("lifts", False),
+        around=around,
+    )
+
+
+def _write(value: Revert) -> dict[str, object]:
+    """The row of a revert, the reverse of `_read`."""
+    around = [_write_level(each) | {"due": each.due.isoformat()} for each in value.levels[1:]]
+    for each in around:
+        del each["path"]
+    return {**_write_level(value), "around": json.dumps(around) if around else None}
+
+
+def _write_level(value: Revert) -> dict[str, object]:
+    rights = {"everything": value.edits_all, "vos": sorted(value.vos), "sites": sorted(value.sites)}
+    return {
+        "path": value.path,
+        "version": value.version,
+        "due": value.due,
+        "author": value.author,
+        "rights": json.dumps(rights | {"lifts": value.lifts}),
+        "depth": value.depth,
+        "before": _as_text(value.before),
+        "after": _as_text(value.after),
+        "tried": value.tried,
+        "problem": value.problem,
+    }
+
+
+def select_in_force(tree: Tree, values: Iterable[Revert]) -> list[Revert]:
+    """Those whose values are still in force."""
+    return [each for each in values if is_equal(find_entry(tree, each.names), each.after)]
+
+
+def list_edits(tree: Tree, values: Sequence[Revert]) -> list[Edit]:
+    """The edits that restore values that are in force, and remove new sections that are empty then."""
+    edits = [Edit(names=each.names, value=each.before) for each in values]
     restored = apply_edits(tree, tree, edits, versions=(0, 0))
-    made = {each.names[:depth] for each in there for depth in range(each.depth, len(each.names))}
+    made = {each.names[:depth] for each in values for depth in range(each.depth, len(each.names))}
     for names in sorted(made, key=len, reverse=True):
         if find_entry(restored, names) == {}:
             edits.append(Edit(names=names, value=ABSENT))
@@ -128,8 +188,8 @@ def add(
     due: datetime,
     author: str,
     rights: Rights,
-) -> bool:
-    """Note that the values of a proposal, stored as this version, hold until `due`; whether there are any.
+) -> datetime | None:
+    """Note that the values of a proposal, stored as this version, hold until `due`; the first time that ends.
 
     `earlier`: the reverts before it was stored. Raises InvalidRequest if the author has too many.
     """
@@ -139,30 +199,56 @@ def add(
         for found in proposal.differences
         for part in _split(found)
     ]
-    of_author = [each for each in list_reverts(conn) if each.author == author]
-    if len(parts) + len(of_author) > bounds.TEMPORARY_VALUES:
-        number = f"{len(of_author)} of your values are temporary now, and this makes {len(parts)} more so"
-        message = f"{number}; allowed are {bounds.TEMPORARY_VALUES}"
+    made = [
+        Revert(
+            path=part.path,
+            version=version,
+            due=due,
+            author=author,
+            edits_all=rights.everything,
+            vos=rights.vos,
+            sites=rights.sites,
+            depth=depth,
+            before=part.before,
+            after=find_entry(proposal.after.tree, part.names),
+            lifts=True,
+            around=replaced.get(part.path),
+        ).pass_over_ended(due)
+        for part, depth in parts
+    ]
+    _check_number(conn, made, author)
+    # A return to the value before is not temporary, but that value may be.
+    left = [each.around if is_equal(each.before, each.after) else each for each in made]
+    stored = [each for each in left if each is not None]
+    for each in stored:
+        conn.execute(ADD, _write(each))
+    return min((each.due for each in stored), default=None)
+
+
+def _check_number(conn: Connection, made: Sequence[Revert], author: str) -> None:
+    """Refuse more temporary values of an author, or within one another, than are allowed."""
+    levels = [level for each in list_reverts(conn) for level in each.levels]
+    levels += [level for each in made for level in each.levels[1:]]
+    number = sum(level.author == author for level in levels)
+    if len(made) + number > bounds.TEMPORARY_VALUES:
+        seen = f"{number} of your values are temporary now, and this makes {len(made)} more so"
+        message = f"{seen}; allowed are {bounds.TEMPORARY_VALUES}"
         raise InvalidRequest([Problem(path="revert_after", message=message)])
-    is_any = False
-    stored = {"everything": rights.everything, "vos": sorted(rights.vos), "sites": sorted(rights.sites)}
-    for part, depth in parts:
-        same = replaced.get(part.path)
-        lifts = same is None or (same.lifts and same.author == author)
-        before, depth = (part.before, depth) if same is None else (same.before, same.depth)
-        after = find_entry(proposal.after.tree, part.names)
-        if not is_equal(before, after):
-            sides = {"before": _as_text(before), "after": _as_text(after)}
-            row = {"path": part.path, "version": version, "due": due, "author": author, **sides}
-            row |= {
-                "rights": json.dumps(stored | {"lifts": lifts}),
-                "depth": depth,
-                "tried": 0,
-                "problem": "",
-            }
-            conn.execute(ADD, row)
-            is_any = True
-    return is_any
+    deep = next((each.path for each in made if len(each.levels) > bounds.TEMPORARY_LEVELS), None)
+    if deep is not None:
+        message = (
+            f"{deep} has {bounds.TEMPORARY_LEVELS} temporary values within one another, as many as allowed"
+        )
+        raise InvalidRequest(
+            [Problem(path="revert_after", message=f"{message}: let one of them last longer")]
+        )
+
+
+def restore_around(conn: Connection, values: Iterable[Revert]) -> None:
+    """Note the reverts of restored values that are temporary themselves."""
+    for each in values:
+        if each.around is not None:
+            conn.execute(ADD, _write(each.around))
 
 
 def _as_text(entry: Entry) -> str | None:

@@ -72,6 +72,8 @@ OWN_VALUES: Final = 20_000
 INHERITED_VALUES: Final = 500_000
 #: Values of the configuration that one author may have changed temporarily at a time.
 TEMPORARY_VALUES: Final = 1000
+#: Temporary values of one path within one another.
+TEMPORARY_LEVELS: Final = 10
 
 #: Input files of one job.
 FILES: Final = 1_000_000

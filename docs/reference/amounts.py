@@ -600,11 +600,11 @@ AMOUNTS: Final[Mapping[str, Sequence[Amount]]] = {
         ),
         Amount(
             who="admin",
-            what="values that are changed temporarily at a time",
-            most=f"{bounds.TEMPORARY_VALUES:,}",
+            what="values that are changed temporarily at a time, and those of one path within one another",
+            most=f"{bounds.TEMPORARY_VALUES:,}, {bounds.TEMPORARY_LEVELS}",
             counted_by="cs_config.editing.reverts",
             test="tests/integration/agents/test_reverts.py::"
-            "test_one_author_has_a_bounded_number_of_temporary_values",
+            "test_values_within_one_another_are_bounded_and_count_for_their_authors",
         ),
         Amount(
             who="place",

@@ -96,13 +96,77 @@ def test_a_file_applied_since_counts_as_a_change(engine: Engine, service: Servic
     assert value(service, f"{CE}/MaxRAM") == 7000
 
 
-def test_of_two_temporary_changes_both_end_with_the_first_value(engine: Engine, service: Service) -> None:
+def test_a_temporary_value_within_another_gives_way_to_it(engine: Engine, service: Service) -> None:
     operator = service.operator()
-    change(operator, {f"{CE}/MaxRAM": 9000}, 6)
-    change(operator, {f"{CE}/MaxRAM": 8000}, 2)
-    assert let_pass(engine, 3)
+    outer = change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/Throttle": {"Policy": "level0"}}, 6)
+    change(service.as_role("operator", user="bob"), {f"{CE}/MaxRAM": 8000, f"{CE}/SI00": 5}, 2)
+    shown = {each["path"]: (each["value"], each.get("restored")) for each in temporary(operator)}
+    assert shown[f"{CE}/MaxRAM"] == (8000, 9000)
+    versions = operator.get("/api/v1/config/versions").json()["versions"]
+    assert versions[1]["reverts_at"] == outer["reverts_at"]
+    assert let_pass(engine, 3) == RevertsResult(reverted=(3,))
+    assert (value(service, f"{CE}/MaxRAM"), value(service, f"{CE}/SI00")) == (9000, None)
+    shown = {each["path"]: (each["value"], each.get("restored")) for each in temporary(operator)}
+    assert shown == {f"{CE}/MaxRAM": (9000, 4000), f"{CE}/Throttle/Policy": ("level0", None)}
+    assert not let_pass(engine, 5)
+    assert let_pass(engine, 7) == RevertsResult(reverted=(2,))
+    assert (value(service, f"{CE}/MaxRAM"), value(service, f"{CE}/Throttle")) == (4000, None)
+    assert temporary(operator) == []
+
+
+def test_one_that_lasts_longer_than_another_ends_with_the_value_before_both(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    change(operator, {f"{CE}/MaxRAM": 9000}, 2)
+    change(operator, {f"{CE}/MaxRAM": 8000}, 6)
+    assert not let_pass(engine, 3)
+    assert let_pass(engine, 7)
     assert value(service, f"{CE}/MaxRAM") == 4000
+
+
+@pytest.mark.parametrize(
+    ("hours", "passing"),
+    [
+        ((6, 4, 2), {3: 2, 5: 1, 7: 0}),
+        ((6, 2, 4), {3: 3, 5: 1, 7: 0}),  # the second ends within the third
+        ((4, 2, 6), {3: 3, 5: 3, 7: 0}),
+        ((6, 4, 2), {5: 1, 7: 0}),  # while no agent ran
+        ((6, 4, 2), {7: 0}),
+    ],
+)
+def test_of_three_within_one_another_each_has_its_own_time(
+    engine: Engine, service: Service, hours: tuple[int, ...], passing: dict[int, int]
+) -> None:
+    operator = service.operator()
+    for number, each in enumerate(hours, start=1):
+        change(operator, {f"{CE}/MaxRAM": 4000 + number}, each)
+    for moment, number in passing.items():
+        let_pass(engine, moment)
+        assert value(service, f"{CE}/MaxRAM") == 4000 + number
+    assert temporary(operator) == []
+
+
+def test_a_return_to_a_temporary_value_leaves_it_its_own_time(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    first = change(operator, {f"{CE}/MaxRAM": 9000}, 6)
+    change(operator, {f"{CE}/MaxRAM": 8000}, 2)
+    assert change(operator, {f"{CE}/MaxRAM": 9000}, 3)["reverts_at"] == first["reverts_at"]
+    assert not let_pass(engine, 4)
+    assert let_pass(engine, 7)
+    assert value(service, f"{CE}/MaxRAM") == 4000
+
+
+def test_one_that_is_moved_beyond_another_or_set_for_good_ends_it(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    for name in ("MaxRAM", "SI00"):
+        change(operator, {f"{CE}/{name}": 9000}, 6)
+        change(operator, {f"{CE}/{name}": 8000}, 2)
+    change(operator, {f"{CE}/MaxRAM": 8000}, 12)
+    change(operator, {f"{CE}/SI00": 8000}, None)
     assert not let_pass(engine, 7)
+    assert let_pass(engine, 13)
+    assert (value(service, f"{CE}/MaxRAM"), value(service, f"{CE}/SI00")) == (4000, 8000)
 
 
 def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, service: Service) -> None:
@@ -181,9 +245,12 @@ def test_a_vo_lowers_a_limit_of_its_own_for_a_time(engine: Engine, service: Serv
     change(cms, {limit: 5}, 1)
     assert let_pass(engine, 2) == RevertsResult(reverted=(2,))
     assert "VOs" not in value(service, CE)
-    change(service.operator(), {limit: 5}, 100)
+    change(service.operator(), {limit: 5}, 3)
     change(cms, {limit: 4}, 1)
-    assert let_pass(engine, 2).failed, "it is the operator's"
+    assert let_pass(engine, 2).reverted
+    assert value(service, limit) == 5, "the operator's, which ends at its own time"
+    change(cms, {limit: 4}, 100)
+    assert let_pass(engine, 101).failed, "what was before is the operator's to restore"
     assert value(service, limit) == 4
 
 
@@ -250,3 +317,21 @@ def test_one_author_has_a_bounded_number_of_temporary_values(service: Service) -
     assert answer.status_code == 400
     assert "this makes 1001 more so; allowed are 1000" in answer.text
     assert operator.get("/api/v1/config").json()["version"] == 1
+
+
+def test_values_within_one_another_are_bounded_and_count_for_their_authors(service: Service) -> None:
+    operator = service.operator()
+    for number in range(10):
+        change(operator, {f"{CE}/MaxRAM": 5000 + number}, 20 - number)
+    version = operator.get("/api/v1/config").json()["version"]
+
+    def refuse(values: dict[str, Any]) -> str:
+        answer = operator.patch(
+            "/api/v1/config", json={"set": values, "revert_after": 60}, headers={"If-Match": str(version)}
+        )
+        assert answer.status_code == 400
+        return str(answer.text)
+
+    assert "10 temporary values within one another, as many as allowed" in refuse({f"{CE}/MaxRAM": 1})
+    assert "10 of your values are temporary now" in refuse({f"{CE}/Own{n}": n for n in range(991)})
+    assert operator.get("/api/v1/config").json()["version"] == version
