@@ -171,15 +171,13 @@ REMOVE_BLOBS = delete(blobs).where(_is_listed_blob, ~_is_sandbox).returning(blob
 
 
 _is_output = and_(blobs.c.vo == bindparam("the_vo"), blobs.c.is_output)
-_newest_first = (
-    select(
-        blobs.c.digest,
-        func.sum(blobs.c.size).over(order_by=(blobs.c.last_used_at.desc(), blobs.c.digest)).label("bytes"),
-    )
+OUTPUT_BYTES = select(func.coalesce(func.sum(blobs.c.size), 0)).where(_is_output)
+OLDEST_OUTPUTS = (
+    select(blobs.c.digest, blobs.c.size)
     .where(_is_output)
-    .subquery()
+    .order_by(blobs.c.last_used_at, blobs.c.digest.desc())
+    .limit(_LIMIT)
 )
-OVER_QUOTA = select(_newest_first.c.digest).where(_newest_first.c.bytes > bindparam("quota")).limit(_LIMIT)
 #: One that was stored again meanwhile stays.
 REMOVE_OUTPUTS = (
     delete(blobs)
@@ -385,7 +383,13 @@ def remove_outputs(conn: Connection, *, vo: str, quota: int, before: datetime, l
 
     Those stored since `before`, which is the time now, stay. The files are deleted as for `remove_blobs`.
     """
-    over = list(conn.execute(OVER_QUOTA, {"the_vo": vo, "quota": quota, "limit": limit}).scalars())
+    excess = int(conn.execute(OUTPUT_BYTES, {"the_vo": vo}).scalar_one()) - quota
+    over = []
+    for digest, size in conn.execute(OLDEST_OUTPUTS, {"the_vo": vo, "limit": limit}) if excess > 0 else ():
+        if excess <= 0:
+            break
+        over.append(digest)
+        excess -= size
     if not over:
         return []
     values = {"the_vo": vo, "before": before, "ids": over}
