@@ -6,15 +6,13 @@ Source: RFC 2849; OGF GFD.147 (GLUE 2.0) and GFD.218 (its rendering in LDAP).
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from cs_config.errors import one_problem
 from cs_config.tree import glue
 from requirements.values import fold
 
-#: Values of an LDAP entry by folded attribute.
-LdapEntry = Mapping[str, Sequence[str]]
 _DIGITS: Final = re.compile(r"[0-9]{1,15}")
 _COUNTS: Final = {
     "CurrentRunningJobs": "RunningJobs",
@@ -23,14 +21,23 @@ _COUNTS: Final = {
 }
 
 
+class LdapEntry(dict[str, list[str]]):
+    """Values of an LDAP entry by folded attribute, with the place where it begins."""
+
+    def __init__(self, file: str, line: int) -> None:
+        super().__init__()
+        self.file = file
+        self.line = line
+
+
 def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
     """The entries of a text in LDIF (RFC 2849), as `ldapsearch` prints it; ConfigError with the line."""
-    found: list[dict[str, list[str]]] = []
-    entry: dict[str, list[str]] = {}
+    found: list[LdapEntry] = []
+    entry = LdapEntry(file, 1)
     for number, line in _unfolded_lines(text):
         name, colon, value = line.partition(":")
         if not line:
-            entry = {}
+            entry = LdapEntry(file, number)
         elif not colon:
             raise one_problem(file, f"line {number}: {line!r:.60} is not LDIF, allowed is `name: value`")
         elif name != "version" or entry:
@@ -40,6 +47,7 @@ def read_ldif(text: str, file: str) -> Sequence[LdapEntry]:
                 except (binascii.Error, UnicodeDecodeError):
                     raise one_problem(file, f"line {number}: {name} is not a text in base64") from None
             if not entry:
+                entry.line = number
                 found.append(entry)
             entry.setdefault(fold(name), []).append(value.strip())
     return found

@@ -100,23 +100,30 @@ def propose_glue2(
             queues[place, host, queue].append(share)
         else:
             message = "not carried over: it needs an endpoint with a host, a queue and an admin domain"
-            notes.append(Problem(path=f"share {index.name(share)!r:.80}", message=message))
+            notes.append(_note(f"share {index.name(share)!r:.80}", message, share))
     sites: dict[str, Any] = {}
+    places: dict[str, tuple[str, int]] = {}
     for (place, host, queue), its in sorted(queues.items()):
         ce = sites.setdefault(place, {"CEs": {}})["CEs"].setdefault(host, {"Queues": {}})
         if kind := next((kind for each in its if (kind := index.ce_type(each))), None):
             ce["CEType"] = kind
         elif interfaces := sorted({name for each in its for name in index.list_interfaces(each)}):
             message = f"no CEType: its interfaces are of no known kind: {', '.join(interfaces):.200}"
-            notes.append(Problem(path=f"{place}/{host}/{queue}", message=message))
+            notes.append(_note(f"{place}/{host}/{queue}", message, its[0]))
         ce["Queues"][queue] = found = _read_queue(its, index, f"{place}/{host}/{queue}", notes)
         names = ("Resources", "Sites", place, "CEs", host, "Queues", queue)
+        places["/".join(names)] = its[0].file, its[0].line
         notes += _list_hiding(importers.find_section(config.tree, (*names, "VOs")) or {}, found, names)
     files_read = ", ".join(files)
     spelled = {fold(name): name for text in files.values() for name in _NAMES.findall(text)}
     left_out = (spelled.get(name, name) for each in entries for name in _left_out(each))
     notes += importers.list_left_out(left_out, files_read)
-    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, files_read)
+    return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, files_read, places)
+
+
+def _note(path: str, message: str, share: LdapEntry) -> Problem:
+    """A note with the line where a share begins."""
+    return Problem(path=path, message=message, file=share.file, line=share.line)
 
 
 def _left_out(entry: LdapEntry) -> Iterator[str]:
@@ -147,13 +154,13 @@ def _read_queue(
         by_vos.append((vos, in_seconds := _read_minutes(numbers)))
         for each in (each for each in numbers if numbers[each] != in_seconds[each]):
             message = f"{each}: {numbers[each]} is read as minutes, {in_seconds[each]} s"
-            notes.append(Problem(path=path, message=message))
+            notes.append(_note(path, message, share))
         if others:
             message = f"admits no one by the rules {', '.join(others):.200}: only VOs are carried over"
-            notes.append(Problem(path=path, message=message))
+            notes.append(_note(path, message, share))
     found["VO"] = sorted({vo for vos, _ in by_vos for vo in vos})
     if not found["VO"]:
-        notes.append(Problem(path=path, message="no policy names a VO: no VO is admitted, VO: []"))
+        notes.append(_note(path, "no policy names a VO: no VO is admitted, VO: []", shares[0]))
     _add_numbers(found, by_vos)
     for name, values in index.node_values(shares).items():
         if len(values) == 1:

@@ -152,6 +152,21 @@ def test_a_number_that_nobody_stated_is_named(placeholder: str) -> None:
     assert notes[f"GLUE2ComputingShareMaxSlotsPerJob = {placeholder}"] == "not carried over (1 place)"
 
 
+def test_notes_have_the_line_of_their_share() -> None:
+    text = BDII.replace("InterfaceName: org.opensciencegrid.htcondorce", "InterfaceName: org.ogf.bes")
+    text = text.replace("MaxWallTime: 259200", "MaxWallTime: 2880").replace(
+        "Memory: 4000", f"Memory: {10**14}"
+    )
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    notes = [each for each in found.notes if " place" not in each.message]
+    for part in ("no CEType", "is read as minutes", "admits no one by", "not carried over"):
+        assert any(part in each.message for each in notes)
+    lines = text.splitlines()
+    for each in notes:
+        assert each.line is not None
+        assert lines[each.line - 1].startswith("dn: GLUE2ShareID=long_")
+
+
 def test_a_second_import_changes_nothing_also_with_other_numbers_of_jobs() -> None:
     config = glue2.propose_glue2(NOTHING, {"bdii.ldif": BDII}).proposal.after
     again = glue2.propose_glue2(config, {"bdii.ldif": BDII.replace("RunningJobs: 312", "RunningJobs: 0")})
