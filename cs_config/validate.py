@@ -8,18 +8,17 @@ from pathlib import Path
 
 from cs_config import gc_pause
 from cs_config.errors import ConfigError, one_problem
-from cs_config.options import bounds, operations, place_limits, registry
+from cs_config.options import bounds, keywords, operations, place_limits, registry
 from cs_config.options.options import VoOptions
 from cs_config.options.place_limits import RunningLimit
 from cs_config.source import yaml_reader
-from cs_config.source.sections import Leaf, LineOrigins, Section
+from cs_config.source.sections import Leaf, LineOrigins, Section, as_list
 from cs_config.source.yaml_reader import YamlReading
 from cs_config.tree import expiry, resources
 from cs_config.tree.configuration import Configuration
 from cs_config.tree.inheritance import Level
 from cs_config.tree.resources import ResourceReader
 from requirements.errors import Problem, did_you_mean
-from requirements.quantities import VERSIONS
 from requirements.values import advise_quotes, fold
 
 #: The sections at the top.
@@ -175,14 +174,15 @@ def _misspelled_vos(root: Section, named: frozenset[str], file: str) -> Iterator
 
 
 def _warn_of_unquoted_defaults(root: Section, file: str) -> Iterator[Problem]:
-    """Defaults of versions that are numbers: they are read as their shortest texts."""
+    """Defaults that are numbers with a point where a text is read: their shortest one."""
     for vo, section in root.section("Operations").sections():
         for name, declared in section.section("JobDescription").sections():
-            default = declared.entries.get("default")
-            if fold(name) in VERSIONS and isinstance(default, Leaf) and isinstance(default.value, float):
+            default, keyword = declared.entries.get("default"), keywords.find_keyword(name)
+            if not isinstance(default, Leaf) or keyword is None or not keyword.reads_text("1.5"):
+                continue
+            for number in (each for each in as_list(default.value) if isinstance(each, float)):
                 path = f"Operations/{vo}/JobDescription/{name}/default"
-                message = advise_quotes(default.value)
-                yield Problem(path=path, message=message, file=file, line=default.line)
+                yield Problem(path=path, message=advise_quotes(number), file=file, line=default.line)
 
 
 def _warn_of_idle_limits(root: Section, known: Mapping[str, Collection[str]], file: str) -> Iterator[Problem]:

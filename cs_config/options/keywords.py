@@ -296,6 +296,13 @@ class Keyword:
         """Whether its value is a list."""
         return self.read in _LISTS
 
+    def reads_text(self, stated: str) -> bool:
+        """Whether a text is read as such, or as a list of texts; not as a number, say, or not at all."""
+        try:
+            return isinstance(self.read(stated), str | tuple)
+        except UnfitValueError:
+            return False
+
 
 def _number(
     name: str,

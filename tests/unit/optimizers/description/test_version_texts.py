@@ -136,3 +136,21 @@ def test_so_is_one_that_a_parameter_fills_in():
     [raw] = jdl.read_descriptions('Executable: a\nArguments: "%s"\nParameters: [5.10, 1e3, 2.5]\n')
     members = parametric.expand_parameters(parametric.split_description(raw), most=9)
     assert [each["s"] for each in members] == ["5.10", "1e3", "2.5"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "warned"),
+    [
+        ("Tags: {default: [5.10, 11]}", True),
+        ("Tag: {default: 5.10}", True),
+        ("JobGroup: {default: 5.10}", True),
+        ("Tags: {default: ['5.10', 11]}", False),
+        ("Priority: {default: 1.5}", False),
+        ("WholeNode: {default: true}", False),
+    ],
+)
+def test_a_default_text_that_is_a_number_is_warned_of(stated: str, warned: bool):
+    config = validate.parse(f"Operations: {{lhcb: {{JobDescription: {{{stated}}}}}}}\n")
+    found = [str(each) for each in config.warnings if "write versions in quotes" in each.message]
+    assert len(found) == warned
+    assert all(each.startswith("Operations/lhcb/JobDescription/") for each in found)
