@@ -143,7 +143,7 @@ def test_so_is_one_that_a_parameter_fills_in():
     [
         ("Tags: {default: [5.10, 11]}", True),
         ("Tag: {default: 5.10}", True),
-        ("JobGroup: {default: 5.10}", True),
+        ("Platform: {default: 5.10}", True),
         ("Tags: {default: ['5.10', 11]}", False),
         ("Priority: {default: 1.5}", False),
         ("WholeNode: {default: true}", False),
