@@ -123,8 +123,13 @@ def is_usable(levels: Sequence[Level], vo: str) -> bool:
 
 def is_enabled(levels: Sequence[Level], vo: str) -> bool:
     """Whether all levels are enabled: `Enabled: false` at any level disables everything below."""
-    stated = [level.settings(vo).get("enabled") for level in levels]
-    return not any(each is not None and each.value is False for each in stated)
+    return find_switch(levels, vo) is None
+
+
+def find_switch(levels: Sequence[Level], vo: str) -> Parameter | None:
+    """The first value that disables what is below it; None: there is none."""
+    stated = (level.settings(vo).get("enabled") for level in levels)
+    return next((each for each in stated if each is not None and each.value is False), None)
 
 
 def admits_vo(levels: Sequence[Level], vo: str) -> bool:

@@ -25,7 +25,7 @@ from matcher.conditions import COLUMNS
 from matcher.explain import (
     kept_for_floors,
     pilot_supply,
-    queue_set,
+    switched_off,
     unseen_hardware,
     waiting_reason,
 )
@@ -61,7 +61,7 @@ def list_blocked_places(
     here = frozenset(sites)
     if not closures.is_test(job.job_type):
         closed = closures.read_closures(conn, here, now=now)
-        yield from ((each.place, _format_closure(each)) for each in closed)
+        yield from ((each.place, format_closure(each)) for each in closed)
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
@@ -74,36 +74,6 @@ def list_blocked_places(
     for scope, standing in throttle_standings.iterate_standings(conn, config, throttled, now):
         if why := standing.why_not(job, config):
             yield scope, f"{scope} is throttled ({why})"
-
-
-def list_closed_sites(
-    conn: Connection, config: Configuration, asked: RequirementClass, now: datetime
-) -> Iterator[str]:
-    """The sites that a job names and that take no jobs like it now, as a text."""
-    survey = queue_set.all_queues(config, asked.vo)
-    named = {fold(site): site for site in asked.sites}
-    is_test = any(map(closures.is_test, asked.job_types))
-    found = () if is_test else closures.read_closures(conn, asked.sites, now=now)
-    closures_of = {fold(each.place): each for each in found}
-    open_sites = {fold(site) for site, queues in survey.sites.items() if queues & survey.candidates}
-    closed = [
-        site for folded, site in sorted(named.items()) if folded in closures_of or folded not in open_sites
-    ]
-    if not closed:
-        return
-    why = "; ".join(
-        _format_closure(closures_of[fold(site)])
-        if fold(site) in closures_of
-        else f"{site} has no queue that is open to {asked.vo}"
-        for site in closed[:_MOST_NAMED]
-    )
-    if len(named) == 1:
-        yield f"the only site of a job takes no jobs now: {why}; it waits for it"
-        return
-    rest = "it may run at its other sites" if len(closed) < len(named) else "it waits for one of them"
-    verb = "takes" if len(closed) == 1 else "take"
-    sites = format_count(len(named), "site")
-    yield f"{len(closed)} of the {sites} of a job {verb} no jobs now: {why}; {rest}"
 
 
 def list_blocked_queues(
@@ -167,11 +137,11 @@ def list_closures_at_queue(
 
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
-    if not config.enabled(address, ""):
-        yield f"{address} gets no jobs: Enabled is false there, at its CE or at its site"
+    if switch := switched_off.find_switch(config, address, ""):
+        yield switched_off.describe_switch(conn, config, switch)
     line = (ALL_SITES, *scopes.list_enclosing(str(address)))
     closed = closures.read_closures(conn, [address.site], now=now)
-    yield from (_format_closure(each) for each in closed if each.place in line)
+    yield from (format_closure(each) for each in closed if each.place in line)
     for downtime in closures.list_downtimes(conn, [address.site], now=now):
         if downtime.place in line and downtime.is_planned(now):
             yield f"{_format_downtime(downtime)}; only jobs that end before are sent there"
@@ -189,10 +159,12 @@ def list_closures_at_queue(
             yield f"{scope} may take {format_count(room.jobs, 'more job')} (throttle {policy})"
 
 
-def _format_closure(closure: Closure) -> str:
+def format_closure(closure: Closure) -> str:
+    """What closes a place now, as text for people."""
     until = f" until {format_time(closure.until)}" if closure.until else ""
     how = "closed by a downtime" if closure.is_downtime else "banned"
-    return f"{closure.place} is {how}{until}: {closure.reason}; only jobs of type {closures.TEST} run there"
+    why = f"{closure.reason} (by {closure.author})" if closure.author else closure.reason
+    return f"{closure.place} is {how}{until}: {why}; only jobs of type {closures.TEST} run there"
 
 
 def _format_downtime(downtime: Downtime) -> str:
@@ -223,6 +195,10 @@ class JobSituation:
 
 class HoldingText(str):
     """A text of a check whose cause alone keeps the job from every pilot now."""
+
+
+class SwitchedOffText(HoldingText):
+    """The same of queues that would be eligible, the only ones, and are switched off."""
 
 
 BlockerCheck = Callable[[Connection, JobSituation], Iterable[str]]
@@ -311,16 +287,13 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
         yield f"no queue offers the Platform {name}, and OSCompatibility does not list it{hint}"
 
 
-def _switched_off(_: Connection, situation: JobSituation) -> Iterator[str]:
-    survey = situation.survey
-    drained = survey.admitted & ~survey.enabled
-    for failure in survey.failures(situation.demand):
-        drained &= ~failure.queues
-    if drained and not situation.eligible:
-        example = survey.first(drained).address
-        one, many = "queue that would be eligible is", "queues that would be eligible are"
-        queues = format_count(drained.bit_count(), one, many)
-        yield f"{queues} switched off (Enabled: false), such as {example}"
+def _switched_off(conn: Connection, situation: JobSituation) -> Iterator[str]:
+    survey, demand = situation.survey, situation.demand
+    off = 0 if situation.eligible else switched_off.find_queues(survey, demand)
+    if off:
+        yield SwitchedOffText(
+            switched_off.describe_queues(conn, situation.config, survey, demand.asked.vo, off)
+        )
 
 
 def _undeclared(_: Connection, situation: JobSituation) -> Iterator[str]:
@@ -676,7 +649,7 @@ def _relaxing(conn: Connection, situation: JobSituation) -> Iterator[str]:
 
 #: Checks, in the order of their texts.
 BLOCKER_CHECKS: tuple[BlockerCheck, ...] = (
-    *(_optimizers, _queues, _places, _platforms, _switched_off, _undeclared, _job_managers),
+    *(_optimizers, _switched_off, _places, _queues, _platforms, _undeclared, _job_managers),
     *(
         _closures,
         _narrow_limits,

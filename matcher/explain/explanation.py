@@ -26,6 +26,8 @@ from requirements.values import format_value, lookup
 
 #: Requirement name for queues with contradictory parameters.
 FAULTY = "Configuration"
+#: The same for disabled queues.
+SWITCHED_OFF = "Enabled"
 MEANINGFUL = "parameters with which its pilots can request jobs"
 
 
@@ -70,10 +72,13 @@ def explain(survey: QueueSet, vo: str, demand: JobDemand) -> Explanation:
         _exclusion(failure, single, survey) for failure in failures if failure.queues & survey.candidates
     ]
     found += _list_closed(survey, vo, failed, only_faulty=bool(eligible))
+    found.sort(key=lambda each: (-each.excluded, -each.only_this, each.requirement))
+    if not eligible:  # first what the job asks for, and would get if it were switched on
+        found.sort(key=lambda each: not (each.requirement == SWITCHED_OFF and each.only_this))
     return Explanation(
         eligible_queues=eligible.bit_count(),
         candidate_queues=survey.candidates.bit_count(),
-        exclusions=tuple(sorted(found, key=lambda each: (-each.excluded, -each.only_this, each.requirement))),
+        exclusions=tuple(found),
     )
 
 
@@ -127,13 +132,18 @@ def _list_closed(
     for requirement, wanted, queues, only in (
         (FAULTY, MEANINGFUL, open_ & survey.faulty, open_ & survey.faulty & ~failed),
         ("VO", f"a queue for {vo}", survey.everything & closed, survey.enabled & closed & ~failed),
-        ("Enabled", "a queue that is switched on", survey.everything & off, survey.admitted & off & ~failed),
+        (
+            SWITCHED_OFF,
+            "a queue that is switched on",
+            survey.everything & off,
+            survey.admitted & off & ~failed,
+        ),
     ):
         if not queues or (requirement != FAULTY and (only_faulty or (survey.candidates and not only))):
             continue
         example = survey.first(only or queues)
         vos = lookup(example.values, "VO")
-        has = {FAULTY: example.fault, "VO": "" if vos is None else format_value(vos), "Enabled": "false"}
+        has = {FAULTY: example.fault, "VO": "" if vos is None else format_value(vos), SWITCHED_OFF: "false"}
         yield RequirementExclusion(
             requirement=requirement,
             wanted=wanted,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matcher.explain.blockers import HoldingText
+from matcher.explain.blockers import HoldingText, SwitchedOffText
 from requirements.errors import format_count
 from requirements.states import UNMATCHED, JobStatus
 
@@ -28,7 +28,9 @@ def summarize(
         return Headline(text=f"It is {status}: it no longer waits. Submitted now, {would}.", is_held=False)
     fits = _describe_fit(eligible, candidates)
     if not candidates or not eligible:
-        return Headline(text=f"{fits}.", is_held=True)
+        off = next((each for each in obstacles if isinstance(each, SwitchedOffText)), None)
+        text = fits if off is None else f"No queue fits that is switched on: {off}"
+        return Headline(text=f"{text}.", is_held=True)
     if hold := next((each for each in obstacles if isinstance(each, HoldingText)), None):
         return Headline(text=f"{fits}, but {hold}.", is_held=True)
     now = f"; {open_:,} of them {'is' if open_ == 1 else 'are'} open now" if open_ < eligible else ""

@@ -95,8 +95,13 @@ def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:
     return WaitingReason(word=NO_QUEUE, text=describe_stuck(survey, demand))
 
 
-def describe_stuck(survey: QueueSet, demand: JobDemand) -> str:
-    """Why no queue is eligible for a demand: the requirement that most queues fail."""
+def describe_stuck(survey: QueueSet, demand: JobDemand, switched_off: str = "") -> str:
+    """Why no queue is eligible for a demand: the requirement that most queues fail.
+
+    Before that comes where queues that would be eligible are switched off, as a text.
+    """
+    if switched_off:
+        return f"no queue is eligible: {switched_off}"
     if not survey.candidates:
         return f"no queue is eligible: {describe_unusable(survey)}"
     found = explain(survey, demand.asked.vo, demand)

@@ -59,7 +59,7 @@ def editor_of(parts: Services, caller: Caller) -> ConfigEditor:
         ),
         live=parts.live,
         clock=parts.clock,
-        author=caller.user or caller.subject,
+        author=caller.author,
         rights=rights_of(caller, parts.live.current.registry),
         audit=partial(_audit, caller),
         count_change=partial(_count_change, parts, caller),

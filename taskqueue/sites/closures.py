@@ -90,6 +90,7 @@ class Closure:
 
     place: str
     reason: str
+    author: str  #: who closed it; of a downtime of a feed, the feed
     until: datetime | None
     is_downtime: bool
 
@@ -192,11 +193,19 @@ def read_closures(conn: Connection, sites: Collection[str], *, now: datetime) ->
     down = {fold(each.place): each for each in sorted(closing, key=lambda each: each.ends)}
     return [
         *(
-            Closure(place=each.site, reason=each.reason, until=each.until, is_downtime=False)
+            Closure(
+                place=each.site, reason=each.reason, author=each.author, until=each.until, is_downtime=False
+            )
             for each in banned
         ),
         *(
-            Closure(place=each.place, reason=each.reason, until=each.ends, is_downtime=True)
+            Closure(
+                place=each.place,
+                reason=each.reason,
+                author=each.source or each.author,
+                until=each.ends,
+                is_downtime=True,
+            )
             for each in down.values()
         ),
     ]

@@ -145,7 +145,9 @@ def explain(queue: options.Queue, *, service: ServiceOptions) -> None:
 def drain(
     queue: options.Queue,
     *,
-    reason: Annotated[str, options.option("R", "Reason, stored in the history of the configuration.")] = "",
+    reason: Annotated[
+        str, options.option("R", "Reason, shown to users, and stored in the history of the configuration.")
+    ] = "",
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue.

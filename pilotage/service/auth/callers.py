@@ -87,6 +87,11 @@ class Caller:
         return self.vo or self.subject
 
     @property
+    def author(self) -> str:
+        """The name under which others see what it changed: its user, or itself without one."""
+        return self.user or self.subject
+
+    @property
     def visible_vos(self) -> frozenset[str] | None:
         """The VOs whose data the caller may read; None: all."""
         return None if self.is_operator else frozenset().union(*(one.vos for one in self.each))

@@ -102,7 +102,7 @@ def plan(parts: Services, caller: Caller, new: NewDowntime) -> DowntimeAnswer:
         raise SiteNotFound(new.place, did_you_mean(new.place, places))
     if problem := _find_problem(new.begins, new.ends, now):
         raise InvalidRequest([problem])
-    downtime = Downtime(**new.model_dump(), author=caller.subject, at=now)
+    downtime = Downtime(**new.model_dump(), author=caller.author, at=now)
     with database.writing(parts.engine) as conn:
         closures.lock_downtimes(conn)
         stored = closures.plan_downtime(conn, downtime)
@@ -183,7 +183,7 @@ def _read_stated(
     """A stated downtime at each place of its host."""
     values = stated.model_dump(exclude={"host", "service"}) | {"reason": stated.reason[:_REASON]}
     for place in places:
-        yield Downtime(**values, place=place, source=source, author=caller.subject, at=now)
+        yield Downtime(**values, place=place, source=source, author=caller.author, at=now)
 
 
 def _require_bounded(conn: Connection, sites: Collection[str], now: datetime) -> None:

@@ -22,9 +22,11 @@ from matcher.explain import (
     explanation,
     headline,
     job_conditions,
+    named_places,
     pilot_supply,
     queue_report,
     queue_set,
+    switched_off,
     unseen_hardware,
     waiting_reason,
     work_budget,
@@ -323,14 +325,17 @@ def _served_demands(_: Configuration) -> Cache[str, bool]:
     return Cache(_MOST_DEMANDS)
 
 
-def _measure_advice(key: tuple[str, int], text: str) -> int:
-    demand, closed = key
-    return 500 + len(demand) + closed.bit_length() // 8 + len(text)
+def _measure_advice(key: tuple[str, int, str], text: str) -> int:
+    demand, closed, off = key
+    return 500 + len(demand) + closed.bit_length() // 8 + len(off) + len(text)
 
 
 @derived
-def _advice(_: Configuration) -> Cache[tuple[str, int], str]:
-    """Why no queue is eligible, and the smallest change that would help, by demand and closed queues."""
+def _advice(_: Configuration) -> Cache[tuple[str, int, str], str]:
+    """Why no queue is eligible, and the smallest change that would help.
+
+    By demand, closed queues, and where queues that fit are switched off.
+    """
     return Cache(1000, measure=_measure_advice, most=1 << 20)
 
 
@@ -348,7 +353,9 @@ def warn_of_jobs(parts: Services, accepted: Accepted) -> list[str]:
         *_warn_of_unknown_tags(parts, accepted.tags),
         *take_warnings(starmap(_warn_of_misplaced_file, accepted.misplaced)),
         *_warn_of_stuck_jobs(parts, accepted.classes[:_MOST_CLASSES]),
-        *_warn_of_closed_sites(parts, [each.asked for each in accepted.classes if each.asked.sites]),
+        *_warn_of_closed_places(
+            parts, [each.asked for each in accepted.classes if each.asked.sites or each.asked.grid_ces]
+        ),
         *_warn_of_unseen_hardware(parts, accepted.classes),
     ]
 
@@ -436,8 +443,8 @@ def _list_versions(parts: Services, vo: str) -> frozenset[str]:
     return parts.versions.get(vo, read, int(parts.clock().timestamp()) // _KEPT)
 
 
-def _warn_of_closed_sites(parts: Services, classes: Sequence[RequirementClass]) -> list[str]:
-    """Warnings of sites that jobs name, and that take none of them now."""
+def _warn_of_closed_places(parts: Services, classes: Sequence[RequirementClass]) -> list[str]:
+    """Warnings of sites and CEs that jobs name, and that take none of them now."""
     config = parts.live.current
 
     def warn() -> list[str]:
@@ -445,11 +452,11 @@ def _warn_of_closed_sites(parts: Services, classes: Sequence[RequirementClass]) 
             texts = (
                 text
                 for asked in classes
-                for text in blockers.list_closed_sites(conn, config, asked, parts.clock())
+                for text in named_places.list_closed(conn, config, asked, parts.clock())
             )
             return take_warnings(texts)
 
-    return parts.advisor.find("warn of closed sites of submitted jobs", warn) if classes else []
+    return parts.advisor.find("warn of closed places of submitted jobs", warn) if classes else []
 
 
 def _warn_of_unseen_hardware(parts: Services, classes: Sequence[AcceptedClass]) -> list[str]:
@@ -552,17 +559,19 @@ def _find_stuck(
         question = read(conn)
         asked = question.demand.asked
         closed = blockers.closed_queues(conn, config, question.applicant, asked, whole, parts.clock())
+        off_queues = switched_off.find_queues(whole, question.demand)
+        off = switched_off.describe_queues(conn, config, whole, asked.vo, off_queues)
 
     def describe() -> str:
-        return _describe_stuck(whole, question.demand, closed)
+        return _describe_stuck(whole, question.demand, closed, off)
 
-    return _advice(config).get((identity, closed), describe) if is_kept else describe()
+    return _advice(config).get((identity, closed, off), describe) if is_kept else describe()
 
 
-def _describe_stuck(whole: QueueSet, demand: JobDemand, closed: int) -> str:
+def _describe_stuck(whole: QueueSet, demand: JobDemand, closed: int, off: str) -> str:
     if whole.eligible(demand):
         return ""
-    why = waiting_reason.describe_stuck(whole, demand)
+    why = waiting_reason.describe_stuck(whole, demand, off)
     for first in explanation.suggest_changes(whole, demand.asked.vo, demand, closed=closed)[:1]:
         change = shorten(first.text, most=waiting_reason.MOST_TOLD)
         return f"{why}; what would help: {change} ({format_count(first.gains, 'queue')})"

@@ -257,7 +257,7 @@ def ban(parts: Services, caller: Caller, site: str, *, reason: str, until: datet
     if until is not None and until.timestamp() > bounds.MOMENT:
         # Read in a time zone ahead of UTC, the last moments of the calendar are beyond it.
         raise InvalidRequest([Problem(path="until", message=f"{until} is too late, leave it out for no end")])
-    new = Ban(site=site, reason=reason, author=caller.subject, at=now, until=until)
+    new = Ban(site=site, reason=reason, author=caller.author, at=now, until=until)
     with database.writing(parts.engine) as conn:
         closures.set_ban(conn, new)
     audit.done(caller, "ban", site=site, reason=reason, until=until.isoformat() if until else "")

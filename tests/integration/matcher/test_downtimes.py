@@ -303,5 +303,6 @@ def test_an_explanation_names_the_downtime_and_its_reason(world: World) -> None:
     [text] = world.explain(EVERYWHERE)
     until = format_time(world.start + END)
     assert text == (
-        f"A.B.ch/ce1 is closed by a downtime until {until}: new cooling; only jobs of type Test run there"
+        f"A.B.ch/ce1 is closed by a downtime until {until}: new cooling (by ada); only jobs of type Test "
+        "run there"
     )

@@ -22,7 +22,9 @@ def _as_site_admin(service: Service, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_a_queue_is_drained_and_resumed(run: Run, service: Service) -> None:
     assert run("queue", "drain", QUEUE, "--reason", "new disks") == (0, f"{QUEUE}: gets no new jobs\n", "")
     _, out, _ = run("queue", "explain", QUEUE)
-    assert f"{QUEUE} gets no jobs: Enabled is false" in " ".join(out.split()), "also while no job waits"
+    told = " ".join(out.split())
+    assert f"{QUEUE} is drained (Enabled: false), since " in told, "also while no job waits"
+    assert told.endswith(" by eva: new disks")
     pilot = service.pilot(QUEUE)
     assert pilot.post("/api/v1/matcher/requestJob", json=ASKED).json()["reason"] == "not_usable"
     [newest, *_] = service.operator().get("/api/v1/config/versions").json()["versions"]

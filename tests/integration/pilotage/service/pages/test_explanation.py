@@ -145,12 +145,15 @@ def test_a_job_that_fits_says_where_and_what_holds_it_now(service: Service, sign
 
 def test_the_headline_names_all_places_that_hold_a_job_only_together(service: Service) -> None:
     site_admins = {
-        site: service.as_role("site_admin", vo="cms", site=site) for site in ("LCG.A.org", "LCG.B.org")
+        site: service.as_role("site_admin", vo="cms", site=site, user="eva")
+        for site in ("LCG.A.org", "LCG.B.org")
     }
     for site, admin in site_admins.items():
         admin.post(f"/api/v1/sites/{site}/ban", json={"reason": "flood"}).raise_for_status()
     found = service.user().get(f"/api/v1/jobs/{_submit(service)}/explain").json()
-    banned = "; ".join(f"{site} is banned: flood; only jobs of type Test run there" for site in site_admins)
+    banned = "; ".join(
+        f"{site} is banned: flood (by eva); only jobs of type Test run there" for site in site_admins
+    )
     assert found["headline"] == f"2 of the 3 queues that its VO may use fit, but {banned}."
     assert found["is_held"]
     for site, admin in site_admins.items():

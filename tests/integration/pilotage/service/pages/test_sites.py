@@ -222,7 +222,7 @@ def test_a_site_admin_bans_his_site_and_allows_it_again(unbanned: Service, signe
     page.get_by_role("link", name="Ban…").click()
     page.wait_for_url("**#ban")
     page.get_by_role("button", name=f"Ban {SITE}").click()
-    expect(page.get_by_text("by site_admin")).to_contain_text(HOSTILE)
+    expect(page.get_by_text("by eva, until")).to_contain_text(HOSTILE)
     assert unbanned.operator().get(f"/api/v1/sites/{SITE}").json()["ban"]["reason"] == HOSTILE
     page.goto("/sites?state=banned")
     expect(page.get_by_role("row").filter(has_text=SITE)).to_contain_text(HOSTILE)
