@@ -56,13 +56,13 @@ def _list_named(survey: QueueSet, asked: RequirementClass) -> Mapping[str, int]:
     sites = {known.get(fold(site), site) for site in asked.sites}
     if not asked.grid_ces:
         return {site: survey.sites.get(site, 0) for site in sites}
-    ces = set(map(fold, asked.grid_ces))
-    found = {
-        f"{queue.address.site}/{queue.address.ce}"
-        for queue in survey.members(survey.admitted)
-        if fold(queue.address.ce) in ces and (not sites or queue.address.site in sites)
+    places = frozenset().union(*(survey.ce_places.get(fold(ce), ()) for ce in asked.grid_ces))
+    return {
+        place: queues
+        for place in places
+        if (not sites or place.partition("/")[0] in sites)
+        and (queues := survey.within(place)) & survey.admitted
     }
-    return {place: survey.within(place) for place in found}
 
 
 def _describe_closed(

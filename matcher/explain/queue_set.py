@@ -5,6 +5,7 @@ combination of the values that it reads, and the result is cached with the confi
 """
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, reduce
 from operator import or_
@@ -137,6 +138,14 @@ class QueueSet(QueueColumns[QueueView]):
     def ces(self) -> tuple[str, ...]:
         """The names of all CEs, each once."""
         return tuple(dict.fromkeys(queue.address.ce for queue in self.queues))
+
+    @cached_property
+    def ce_places(self) -> Mapping[str, frozenset[str]]:
+        """The places of CEs, `Site/CE`, by the folded names of these."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for queue in self.queues:
+            found[fold(queue.address.ce)].add(f"{queue.address.site}/{queue.address.ce}")
+        return {ce: frozenset(places) for ce, places in found.items()}
 
     def is_unstated(self, field: str, queues: int) -> bool:
         """Whether none of these queues states a value for this field of `Resource`."""
