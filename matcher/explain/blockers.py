@@ -23,9 +23,9 @@ from cs_config.tree.inheritance import as_tuple
 from matcher import allotment, rules
 from matcher.conditions import COLUMNS
 from matcher.explain import (
+    closed_places,
     kept_for_floors,
     pilot_supply,
-    switched_off,
     unseen_hardware,
     waiting_reason,
 )
@@ -50,7 +50,7 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.leases import expiry, uptime
 from taskqueue.pilots import pilots
 from taskqueue.sites import closures, processes, scopes
-from taskqueue.sites.closures import Closure, Downtime
+from taskqueue.sites.closures import Downtime
 from taskqueue.task_queues import listing
 
 
@@ -61,7 +61,7 @@ def list_blocked_places(
     here = frozenset(sites)
     if not closures.is_test(job.job_type):
         closed = closures.read_closures(conn, here, now=now)
-        yield from ((each.place, format_closure(each)) for each in closed)
+        yield from ((each.place, closed_places.format_closure(each)) for each in closed)
     limited = [
         scope
         for scope, these in running_limits.rules_by_scope(config).items()
@@ -137,11 +137,11 @@ def list_closures_at_queue(
 
     `vos` selects whose own limits are shown beside the common ones; None: those of every VO.
     """
-    if switch := switched_off.find_switch(config, address, ""):
-        yield switched_off.describe_switch(conn, config, switch)
+    if switch := closed_places.find_switch(config, address, ""):
+        yield closed_places.describe_switch(conn, config, switch)
     line = (ALL_SITES, *scopes.list_enclosing(str(address)))
     closed = closures.read_closures(conn, [address.site], now=now)
-    yield from (format_closure(each) for each in closed if each.place in line)
+    yield from (closed_places.format_closure(each) for each in closed if each.place in line)
     for downtime in closures.list_downtimes(conn, [address.site], now=now):
         if downtime.place in line and downtime.is_planned(now):
             yield f"{_format_downtime(downtime)}; only jobs that end before are sent there"
@@ -157,14 +157,6 @@ def list_closures_at_queue(
             yield f"{scope} decides job by job ({throttles.REQUIREMENTS} of its throttle)"
         elif room.jobs is not None:
             yield f"{scope} may take {format_count(room.jobs, 'more job')} (throttle {policy})"
-
-
-def format_closure(closure: Closure) -> str:
-    """What closes a place now, as text for people."""
-    until = f" until {format_time(closure.until)}" if closure.until else ""
-    how = "closed by a downtime" if closure.is_downtime else "banned"
-    why = f"{closure.reason} (by {closure.author})" if closure.author else closure.reason
-    return f"{closure.place} is {how}{until}: {why}; only jobs of type {closures.TEST} run there"
 
 
 def _format_downtime(downtime: Downtime) -> str:
@@ -289,10 +281,10 @@ def _platforms(_: Connection, situation: JobSituation) -> Iterator[str]:
 
 def _switched_off(conn: Connection, situation: JobSituation) -> Iterator[str]:
     survey, demand = situation.survey, situation.demand
-    off = 0 if situation.eligible else switched_off.find_queues(survey, demand)
+    off = 0 if situation.eligible else closed_places.find_switched_off(survey, demand)
     if off:
         yield SwitchedOffText(
-            switched_off.describe_queues(conn, situation.config, survey, demand.asked.vo, off)
+            closed_places.describe_switched_off(conn, situation.config, survey, demand.asked.vo, off)
         )
 
 

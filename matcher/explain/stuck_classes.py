@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from cs_config.cache import Cache, derived
 from cs_config.tree.configuration import Configuration
-from matcher.explain import queue_set, switched_off, waiting_reason
+from matcher.explain import closed_places, queue_set, waiting_reason
 from matcher.explain.job_conditions import JobDemand, list_conditions
 from matcher.explain.work_budget import CLASS, QUEUE_REPORT, WorkBudget
 from requirements import canonical
@@ -66,7 +66,7 @@ def find_stuck(
     example = demands[task_queue_id]
     survey = queue_set.all_queues(config, example.asked.vo)
     asked_for = _demand(example)
-    off = switched_off.find_queues(survey, asked_for)
+    off = closed_places.find_switched_off(survey, asked_for)
     # Their marks stay until retention looks: no pilot ever finds such a task queue empty.
     filled = [demands[each].asked for each in task_queues.find_filled(conn, demands)]
     return StuckWork(
@@ -75,7 +75,9 @@ def find_stuck(
         jobs=waiting.jobs,
         first_job=waiting.first_job,
         why=waiting_reason.describe_stuck(
-            survey, asked_for, switched_off.describe_queues(conn, config, survey, example.asked.vo, off)
+            survey,
+            asked_for,
+            closed_places.describe_switched_off(conn, config, survey, example.asked.vo, off),
         ),
     )
 

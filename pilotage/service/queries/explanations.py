@@ -18,15 +18,14 @@ from cs_config.tree.configuration import Configuration
 from matcher.explain import (
     alternatives,
     blockers,
+    closed_places,
     eligible_queues,
     explanation,
     headline,
     job_conditions,
-    named_places,
     pilot_supply,
     queue_report,
     queue_set,
-    switched_off,
     unseen_hardware,
     waiting_reason,
     work_budget,
@@ -452,7 +451,7 @@ def _warn_of_closed_places(parts: Services, classes: Sequence[RequirementClass])
             texts = (
                 text
                 for asked in classes
-                for text in named_places.list_closed(conn, config, asked, parts.clock())
+                for text in closed_places.list_named(conn, config, asked, parts.clock())
             )
             return take_warnings(texts)
 
@@ -559,8 +558,8 @@ def _find_stuck(
         question = read(conn)
         asked = question.demand.asked
         closed = blockers.closed_queues(conn, config, question.applicant, asked, whole, parts.clock())
-        off_queues = switched_off.find_queues(whole, question.demand)
-        off = switched_off.describe_queues(conn, config, whole, asked.vo, off_queues)
+        off_queues = closed_places.find_switched_off(whole, question.demand)
+        off = closed_places.describe_switched_off(conn, config, whole, asked.vo, off_queues)
 
     def describe() -> str:
         return _describe_stuck(whole, question.demand, closed, off)
