@@ -284,6 +284,8 @@ class _Writer:
         text = write_value(path[-1], value)
         if fold(path[-1]) == "vo" and value == []:
             self._leave_out(path, value, f"an empty list admits all VOs there: written as {_OFF}")
+        elif importers.states_none(path[-1], value):  # and so restricts nothing
+            self.left_out.append(f"{'/'.join(path)}: {value} states no number there")
         elif text is None:
             self._leave_out(path, value, _unsayable_reason(value))
         else:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
+from math import floor
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -76,6 +77,14 @@ def is_foreign(name: str, value: object) -> bool:
     if folded == "jobtype":
         return not {fold(str(each)) for each in as_list(value)} <= set(SHIPPED_JOB_TYPES)
     return folded not in _STATES or fold(str(value)) not in _OPEN
+
+
+def states_none(name: str, value: object) -> bool:
+    """Whether a parameter is a limit or size with a number that systems write where there is none."""
+    zero_counts = parameters.does_zero_count(fold(name))
+    if zero_counts is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return (value == 0 and not zero_counts) or glue.is_placeholder(floor(value))
 
 
 def names_vos(name: str) -> bool:

@@ -53,6 +53,8 @@ class KnownParameter:
     allowed: str  #: for the message
     fits: Callable[[Value], bool]
     meaning: str
+    #: Whether 0 of a limit or size is one, or states none, as a placeholder does; None: it is no such number.
+    zero_counts: bool | None = None
 
 
 def _is_amount(value: Value, most: int) -> bool:
@@ -81,21 +83,30 @@ def _are_nodes(value: Value) -> bool:
 
 
 def _list_parameters(
-    right: VoRight, allowed: str, fits: Callable[[Value], bool], **meanings: str
+    right: VoRight,
+    allowed: str,
+    fits: Callable[[Value], bool],
+    zero_counts: bool | None = None,
+    **meanings: str,
 ) -> Iterator[KnownParameter]:
     for name, meaning in meanings.items():
-        yield KnownParameter(name=name, right=right, allowed=allowed, fits=fits, meaning=meaning)
+        yield KnownParameter(
+            name=name, right=right, allowed=allowed, fits=fits, meaning=meaning, zero_counts=zero_counts
+        )
 
 
-def _amounts(right: VoRight, unit: str, most: int, **meanings: str) -> Iterator[KnownParameter]:
+def _amounts(
+    right: VoRight, unit: str, most: int, zero_counts: bool | None = False, **meanings: str
+) -> Iterator[KnownParameter]:
     allowed = f"a number of {unit} from 0 to {most}"
-    return _list_parameters(right, allowed, partial(_is_amount, most=most), **meanings)
+    return _list_parameters(right, allowed, partial(_is_amount, most=most), zero_counts, **meanings)
 
 
-def _counts(right: VoRight, most: int, **meanings: str) -> Iterator[KnownParameter]:
-    return _list_parameters(
-        right, f"a whole number from 0 to {most}", partial(_is_count, most=most), **meanings
-    )
+def _counts(
+    right: VoRight, most: int, zero_counts: bool | None = True, **meanings: str
+) -> Iterator[KnownParameter]:
+    allowed = f"a whole number from 0 to {most}"
+    return _list_parameters(right, allowed, partial(_is_count, most=most), zero_counts, **meanings)
 
 
 def _texts(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
@@ -134,12 +145,14 @@ KNOWN = (
         VoRight.SET,
         "seconds",
         bounds.SECONDS,
+        None,
         expiry_time="how long its dynamic attributes count after update_time",
     ),
     *_amounts(
         VoRight.SET,
         "seconds",
         bounds.MOMENT,
+        None,
         update_time="when its dynamic attributes were true, since the epoch",
     ),
     *_amounts(
@@ -161,7 +174,7 @@ KNOWN = (
         bounds.SI00,
         SI00="speed of its processors, 250 is the reference; counts with maxCPUTime, or in Requirements",
     ),
-    *_counts(VoRight.LOWER, bounds.PROCESSORS, NumberOfProcessors="processors that a job may use"),
+    *_counts(VoRight.LOWER, bounds.PROCESSORS, False, NumberOfProcessors="processors that a job may use"),
     *chain.from_iterable(map(_name_quantity, QUANTITIES)),
     *_counts(
         VoRight.LOWER,
@@ -170,12 +183,13 @@ KNOWN = (
         MaxWaitingJobs="pilots there that wait",
     ),
     *_counts(
-        VoRight.NONE, bounds.JOBS, MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC"
+        VoRight.NONE, bounds.JOBS, None, MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC"
     ),
     *_list_parameters(
         VoRight.SET,
         f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
         _are_nodes,
+        False,
         NumberOfNodes="nodes of a job; only read by Requirements of jobs",
     ),
     *_flags(VoRight.LOWER, Enabled="false takes it and all below out"),
@@ -191,6 +205,7 @@ KNOWN = (
         VoRight.SET,
         f"any value, since sites had these names for what they liked; a number up to {bounds.MEGABYTES}",
         lambda value: not isinstance(value, int | float) or value <= bounds.MEGABYTES,
+        False,
         GPUVendor="vendor of its GPUs: nvidia",
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
@@ -316,6 +331,12 @@ def find_right(folded: str) -> VoRight:
     """The right of a VO to set a parameter for itself; a name of the site's own is free."""
     known = _BY_FOLD.get(folded)
     return VoRight.SET if known is None else known.right
+
+
+def does_zero_count(folded: str) -> bool | None:
+    """Whether 0 of a limit or size is one, or states none, as a placeholder does; None: no such number."""
+    known = _BY_FOLD.get(folded)
+    return None if known is None else known.zero_counts
 
 
 def is_known(folded: str) -> bool:

@@ -23,7 +23,7 @@ from cs_config.options import registry
 from cs_config.options.operations import DEFAULTS
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
-from cs_config.tree import address, expiry, glue
+from cs_config.tree import address, expiry
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import dirac_options
 from requirements.errors import Problem
@@ -106,8 +106,6 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
 #: Options of a user or host that are carried over.
 _OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
 _SUSPENDED: Final = "Suspended"
-#: Folded numbers that DIRAC's agent copies from information systems.
-_PUBLISHED: Final = frozenset({"maxcputime", "si00"})
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
@@ -276,14 +274,14 @@ class DiracLayout:
                 self._note(path, None, f"{message}, {importers.ENABLED}: false")
 
     def _drop_placeholders(self, sites: object) -> None:
-        """Leave out numbers that CEs publish without meaning them: for 0 minutes no job is eligible."""
+        """Leave out limits and sizes that state none: for 0 minutes no job is eligible.
+
+        DIRAC's agent copies them from information systems.
+        """
         for names, node in importers.nodes(sites):
-            for name in [each for each in node if fold(each) in _PUBLISHED]:
-                value = node[name]
-                if isinstance(value, int) and glue.read_number(value) is None:
-                    del node[name]
-                    path, message = "/".join((*names, name)), "as CEs publish it that state no number"
-                    self._note(path, None, f"not carried over: {value}, {message}")
+            for name in [each for each in node if importers.states_none(each, node[each])]:
+                path = "/".join((*names, name))
+                self._note(path, None, f"not carried over: {node.pop(name)} states no number")
 
     def _defaults_of_ces(self, computing: Section, sites: object) -> None:
         """Write the defaults for all CEs, or for those of a type, to the CEs of this text."""

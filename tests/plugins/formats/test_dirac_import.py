@@ -544,3 +544,68 @@ def test_so_have_notes_of_the_layout_of_rfc_5() -> None:
         f"{ce}/Queues/prod/MaxRAMM": "MaxRAMM = 2000",
         f"{ce}/Queues/prod/VOs/biomed/MaxRAM": "MaxRAM = lots",
     }
+
+
+_UNSTATED = {
+    "CPUTime": ["999999999", "0", "9" * 12, "2147483647"],
+    "maxCPUTime": ["999999", "0"],
+    "maxWallClockTime": ["0", "999999999"],
+    "MaxRAM": ["444444", "999999", "0"],
+    "MaxRAMPerCore": ["0"],
+    "MaxScratch": ["2147483647", "0"],
+    "NumberOfProcessors": ["0"],
+    "NumberOfNodes": ["0"],
+    "SI00": ["0", "444444"],
+    "CPUNormalizationFactor": ["0", "0.0"],
+    "GPUMemory": ["0", "999999"],
+    "GPUs": ["999999"],
+    "MaxTotalJobs": ["999999999"],
+    "MaxWaitingJobs": ["444444"],
+}
+_LEVELS = {
+    "queue": "CEs {{ ce {{ Queues {{ q {{ {} }} }} }} }}",
+    "CE": "CEs {{ ce {{ {} \n Queues {{ q {{ }} }} }} }}",
+    "site": "{} \n CEs {{ ce {{ Queues {{ q {{ }} }} }} }}",
+}
+
+
+def propose_with(option: str, level: str = "queue") -> Any:
+    """Values of the one queue in a text with an option at a level, and the notes."""
+    site = _LEVELS[level].format(f"\n{option}\n")
+    text = f"Resources {{\n Sites {{ LCG {{ LCG.A.ch {{ {site} }} }} }}\n}}\n"
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text})
+    [queue] = found.proposal.after.addresses
+    lines = text.splitlines()
+    noted = [(lines[note.line - 1] if note.line else "", note.message) for note in found.notes]
+    return found.proposal.after.values(queue, ""), noted
+
+
+@pytest.mark.parametrize("level", sorted(_LEVELS))
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, each) for name, numbers in _UNSTATED.items() for each in numbers]
+)
+def test_a_number_that_states_none_is_left_out_and_noted(name: str, number: str, level: str) -> None:
+    values, noted = propose_with(f"{name} = {number}", level)
+    assert values == {}
+    [(line, message)] = noted
+    assert line == f"{name} = {number}"
+    assert "states no number" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("MaxTotalJobs", 0),
+        ("MaxWaitingJobs", 0),
+        ("GPUs", 0),
+        ("NumberOfGPUs", 0),
+        ("MoUTierLevel", 0),
+        ("MaxRAM", 99999),
+        ("CPUTime", 4444),
+        ("Own", 999999),
+    ],
+)
+def test_a_number_that_means_something_stays(name: str, number: int) -> None:
+    values, noted = propose_with(f"{name} = {number}")
+    assert values[name] == number
+    assert noted == []

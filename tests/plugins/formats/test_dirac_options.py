@@ -309,4 +309,4 @@ def test_a_cpu_limit_of_no_minutes_is_no_limit() -> None:
         "day": {"maxCPUTime": 1440, "SI00": 2160},
     }
     for name, value in (("zero/maxCPUTime", 0), ("zero/SI00", 444444), ("nines/maxCPUTime", 999999999)):
-        assert f"{name}: not carried over: {value}, as CEs publish it" in _notes(text)
+        assert f"{name}: not carried over: {value} states no number" in _notes(text)
