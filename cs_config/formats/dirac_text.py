@@ -31,13 +31,18 @@ _BRACES = "{}"
 _PARTS = re.compile("[{}]|[^{}]+")
 
 
-def read_text(text: str, file: str, *, once: bool = False) -> Section:
+#: The values of options that are stated again in their sections, in their order, by path.
+RepeatedOptions = dict[str, list[Leaf]]
+
+
+def read_text(text: str, file: str, repeated: RepeatedOptions | None = None) -> Section:
     """The sections of a text, or ConfigError; every value is an unparsed string with the line of its name.
 
     A value extends to the end of its line, or to a brace if its section begins in the same line. The last of
-    repeated options counts, and `+=` appends to it after a comma; with `once`, other repetition is an error.
+    repeated options counts, and all are added to `repeated`, without which they are an error; `+=` appends to
+    a value after a comma.
     """
-    reader = _CfgReader(file=file, once=once)
+    reader = _CfgReader(file=file, repeated=repeated)
     for number, line in enumerate(text.splitlines(), 1):
         reader.take(line.strip(), number)
     reader.end()
@@ -49,7 +54,7 @@ def read_text(text: str, file: str, *, once: bool = False) -> Section:
 @dataclass(slots=True, kw_only=True)
 class _CfgReader:
     file: str
-    once: bool = False
+    repeated: RepeatedOptions | None
     stack: list[tuple[str, Section]] = field(default_factory=lambda: [("", Section(1))])
     name: tuple[str, int] | None = None  #: of a section whose brace has not come yet
     problems: list[Problem] = field(default_factory=list)
@@ -79,12 +84,17 @@ class _CfgReader:
             self._problem(number, "an option has a name before =")
         elif isinstance(before, Section):
             self._problem(number, f"{name} is a section already, in line {before.line}")
-        elif self.once and before is not None and not adds:
+        elif self.repeated is None and before is not None and not adds:
             self._problem(number, f"{name} is named twice, the first time in line {before.line}")
         elif adds and before is not None and before.value:
             here[name] = Leaf(f"{before.value}, {value}", before.line)
         else:
-            here[name] = Leaf(value, number)
+            here[name] = last = Leaf(value, number)
+            if self.repeated is not None and before is not None and not adds:
+                self.repeated.setdefault(self._path(name), [before]).append(last)
+
+    def _path(self, *below: str) -> str:
+        return "/".join([*(name for name, _ in self.stack if name), *below])
 
     def _part(self, part: str, number: int) -> None:
         if part == "{":
@@ -125,7 +135,7 @@ class _CfgReader:
             self.name = None
 
     def _problem(self, line: int, message: str) -> None:
-        path = "/".join(name for name, _ in self.stack if name) or "/"
+        path = self._path() or "/"
         self.problems.append(Problem(path=path, message=message, file=self.file, line=line))
 
 

@@ -81,10 +81,10 @@ def is_foreign(name: str, value: object) -> bool:
 
 def states_none(name: str, value: object) -> bool:
     """Whether a parameter is a limit or size with a number that systems write where there is none."""
-    zero_counts = parameters.does_zero_count(fold(name))
-    if zero_counts is None or isinstance(value, bool) or not isinstance(value, int | float):
+    zero = parameters.find_zero(fold(name))
+    if zero is None or isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return (value == 0 and not zero_counts) or glue.is_placeholder(floor(value))
+    return (value == 0 and zero is parameters.Zero.STATES_NONE) or glue.is_placeholder(floor(value))
 
 
 def names_vos(name: str) -> bool:

@@ -44,6 +44,13 @@ class VoRight(StrEnum):
     NONE = "none"  #: it decides on access, or on how the site's batch system is used
 
 
+class Zero(StrEnum):
+    """What the number 0 of a limit or size is."""
+
+    COUNTS = "counts"  #: nothing may be used there
+    STATES_NONE = "states none"  #: nobody filled it in, as in a placeholder
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownParameter:
     """A parameter with a meaning to the system."""
@@ -53,8 +60,7 @@ class KnownParameter:
     allowed: str  #: for the message
     fits: Callable[[Value], bool]
     meaning: str
-    #: Whether 0 of a limit or size is one, or states none, as a placeholder does; None: it is no such number.
-    zero_counts: bool | None = None
+    zero: Zero | None = None  #: None: it is neither a limit nor a size
 
 
 def _is_amount(value: Value, most: int) -> bool:
@@ -86,27 +92,26 @@ def _list_parameters(
     right: VoRight,
     allowed: str,
     fits: Callable[[Value], bool],
-    zero_counts: bool | None = None,
+    zero: Zero | None = None,
+    /,
     **meanings: str,
 ) -> Iterator[KnownParameter]:
     for name, meaning in meanings.items():
-        yield KnownParameter(
-            name=name, right=right, allowed=allowed, fits=fits, meaning=meaning, zero_counts=zero_counts
-        )
+        yield KnownParameter(name=name, right=right, allowed=allowed, fits=fits, meaning=meaning, zero=zero)
 
 
 def _amounts(
-    right: VoRight, unit: str, most: int, zero_counts: bool | None = False, **meanings: str
+    right: VoRight, unit: str, most: int, zero: Zero | None = Zero.STATES_NONE, /, **meanings: str
 ) -> Iterator[KnownParameter]:
     allowed = f"a number of {unit} from 0 to {most}"
-    return _list_parameters(right, allowed, partial(_is_amount, most=most), zero_counts, **meanings)
+    return _list_parameters(right, allowed, partial(_is_amount, most=most), zero, **meanings)
 
 
 def _counts(
-    right: VoRight, most: int, zero_counts: bool | None = True, **meanings: str
+    right: VoRight, most: int, zero: Zero | None = Zero.COUNTS, /, **meanings: str
 ) -> Iterator[KnownParameter]:
     allowed = f"a whole number from 0 to {most}"
-    return _list_parameters(right, allowed, partial(_is_count, most=most), zero_counts, **meanings)
+    return _list_parameters(right, allowed, partial(_is_count, most=most), zero, **meanings)
 
 
 def _texts(right: VoRight, **meanings: str) -> Iterator[KnownParameter]:
@@ -174,7 +179,9 @@ KNOWN = (
         bounds.SI00,
         SI00="speed of its processors, 250 is the reference; counts with maxCPUTime, or in Requirements",
     ),
-    *_counts(VoRight.LOWER, bounds.PROCESSORS, False, NumberOfProcessors="processors that a job may use"),
+    *_counts(
+        VoRight.LOWER, bounds.PROCESSORS, Zero.STATES_NONE, NumberOfProcessors="processors that a job may use"
+    ),
     *chain.from_iterable(map(_name_quantity, QUANTITIES)),
     *_counts(
         VoRight.LOWER,
@@ -183,13 +190,16 @@ KNOWN = (
         MaxWaitingJobs="pilots there that wait",
     ),
     *_counts(
-        VoRight.NONE, bounds.JOBS, None, MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC"
+        VoRight.NONE,
+        bounds.JOBS,
+        None,
+        MoUTierLevel="tier of the site in its grid, shown to clients of DIRAC",
     ),
     *_list_parameters(
         VoRight.SET,
         f"a number or a range, up to {bounds.NODES}: 4 or 1-4",
         _are_nodes,
-        False,
+        Zero.STATES_NONE,
         NumberOfNodes="nodes of a job; only read by Requirements of jobs",
     ),
     *_flags(VoRight.LOWER, Enabled="false takes it and all below out"),
@@ -205,7 +215,7 @@ KNOWN = (
         VoRight.SET,
         f"any value, since sites had these names for what they liked; a number up to {bounds.MEGABYTES}",
         lambda value: not isinstance(value, int | float) or value <= bounds.MEGABYTES,
-        False,
+        Zero.STATES_NONE,
         GPUVendor="vendor of its GPUs: nvidia",
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
@@ -333,10 +343,10 @@ def find_right(folded: str) -> VoRight:
     return VoRight.SET if known is None else known.right
 
 
-def does_zero_count(folded: str) -> bool | None:
-    """Whether 0 of a limit or size is one, or states none, as a placeholder does; None: no such number."""
+def find_zero(folded: str) -> Zero | None:
+    """What 0 of a parameter is; None: it is neither a limit nor a size."""
     known = _BY_FOLD.get(folded)
-    return None if known is None else known.zero_counts
+    return None if known is None else known.zero
 
 
 def is_known(folded: str) -> bool:

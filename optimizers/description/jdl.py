@@ -54,7 +54,7 @@ def read_cfg(text: str, file: str | None = None) -> Mapping[str, object]:
     """
     source = SourceText(text=text, path="description", file=file)
     try:
-        root = dirac_text.read_text(source.text, file or "", once=True)
+        root = dirac_text.read_text(source.text, file or "")
     except ConfigError as error:
         reader = _CfgValues(source)
         for each in error.problems:

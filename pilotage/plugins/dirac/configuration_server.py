@@ -71,7 +71,7 @@ class ConfigurationFile:
     def _load(self, moment: int) -> ServedConfiguration:
         version = datetime.fromtimestamp(moment / 1e9, UTC).strftime(_VERSION)
         own = dirac_text.read_text(f"DIRAC\n{{\nConfiguration\n{{\nVersion = {version}\n}}\n}}", "")
-        given = dirac_text.read_text(self._path.read_text(), str(self._path))
+        given = dirac_text.read_text(self._path.read_text(), str(self._path), repeated={})
         tree: Any = to_plain(merge_sections(own, given))
         text = "\n".join(dirac_text.write_text(tree)) + "\n"
         return ServedConfiguration(version=version, data=b64encode(zlib.compress(text.encode(), 9)).decode())

@@ -138,10 +138,14 @@ class DiracLayout:
     left_out: list[str] = field(default_factory=list)  #: keys of users and hosts, which are many
     #: File and line of values and sections by their paths in our layout, and by those in DIRAC's.
     places: dict[str, tuple[str, int]] = field(default_factory=dict)
+    repeated: dirac_text.RepeatedOptions = field(default_factory=dict)
+    #: Paths in our layout of options that are stated again with another value, by the line that counts.
+    ambiguous: dict[int, list[str]] = field(default_factory=dict)
 
     def to_our_layout(self, root: Section) -> dict[str, object]:
         """The tree in our layout, with parsed values."""
         tree: dict[str, object] = {}
+        self._note_repeated()
         self._place_operations(root)
         for name, entry in root.entries.items():
             self._place(name, entry)
@@ -168,8 +172,36 @@ class DiracLayout:
     def _place(self, path: str, entry: Leaf | Section) -> None:
         """Record the place of a value, or of a section with all below it, unless one is known already."""
         self.places.setdefault(path, (self.file, entry.line))
+        if entry.line in self.ambiguous:
+            self.ambiguous[entry.line].append(path)
         for name, below in entry.entries.items() if isinstance(entry, Section) else ():
             self._place(f"{path}/{name}", below)
+
+    def _note_repeated(self) -> None:
+        """Note options that are stated again; one that keeps jobs out of all sites is refused."""
+        for path, leaves in self.repeated.items():
+            *lines, line = (leaf.line for leaf in leaves)
+            message = f"stated again in line {line}, which counts, not in {', '.join(map(str, lines))}"
+            self._note(path, line, message)
+            if len({leaf.value for leaf in leaves if leaf.value} | {leaves[-1].value}) > 1:
+                self.ambiguous[line] = []
+                top, *names = path.split("/")
+                if top == "Operations" and any(importers.restricts_jobs(each, None) for each in names):
+                    self._refuse(path, line, f"{message}: without one of them more jobs may be allowed")
+
+    def _close_ambiguous(self, sites: object) -> None:
+        """Disable nodes of which a restriction is stated again with another value."""
+        nodes = dict(importers.nodes(sites))
+        checks = importers.checks(sites)
+        for line, paths in self.ambiguous.items():
+            for path in paths:
+                names = path.split("/")
+                place = importers.node_of(names) or ()
+                does_count = self._find_line(path) == line or fold(names[-1]) in _UNITED
+                if place in nodes and does_count and _is_within_restriction(names[len(place) :], checks):
+                    importers.close(nodes[place])
+                    message = f"closed, {importers.ENABLED}: false, because {names[-1]} is stated again"
+                    self._note("/".join(place), line, f"{message} with another value")
 
     def _place_values(self, path: str, defaults: Section) -> None:
         """Record the places of defaults, from which a section may have values."""
@@ -235,6 +267,7 @@ class DiracLayout:
         self._defaults_of_ces(section.section("Computing"), tree.get("Sites"))
         self._leave_out_nodes(tree.get("Sites"))
         self._close_for_foreign(tree.get("Sites"))
+        self._close_ambiguous(tree.get("Sites"))
         self._drop_placeholders(tree.get("Sites"))
         return tree
 
@@ -500,6 +533,10 @@ def _restricts(section: Section) -> bool:
     return importers.restricts_directly(stated)
 
 
+def _is_within_restriction(names: Sequence[str], checks: frozenset[str]) -> bool:
+    return any(importers.is_restriction(each, checks) or importers.is_foreign(each, "") for each in names)
+
+
 def _is_grid(section: Section) -> bool:
     """Whether a section groups sites: only subsections, none of which belongs to a site."""
     return (
@@ -547,8 +584,9 @@ def propose_dirac(
 ) -> ImportedConfiguration:
     """Merge a DIRAC configuration into the current one; sites have their names in it."""
     file, text = importers.require_one(files, site)
-    root = dirac_text.read_text(text, file)
+    repeated: dirac_text.RepeatedOptions = {}
+    root = dirac_text.read_text(text, file, repeated)
     vos = frozenset(map(fold, root.section("Registry").section("VO").entries))
-    layout = DiracLayout(file=file, vos=config.vos | vos)
+    layout = DiracLayout(file=file, vos=config.vos | vos, repeated=repeated)
     tree = layout.to_our_layout(root)
     return importers.merge_import(config, tree, layout.notes, file, layout.places)

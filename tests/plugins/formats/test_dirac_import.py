@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
 def tree(text: str) -> Any:
-    return to_plain(dirac_text.read_text(text, "x.cfg"))
+    return to_plain(dirac_text.read_text(text, "x.cfg", repeated={}))
 
 
 def test_a_section_opens_on_its_line_or_on_the_next_and_values_are_lines():

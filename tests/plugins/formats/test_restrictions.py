@@ -406,3 +406,64 @@ def test_a_node_that_loses_a_limit_in_an_export_is_disabled_there():
     exported = dirac_text.export_dirac(config.tree, with_disabled=True)
     assert admitted(cfg(exported.text).proposal.after) == {Q1: set()}
     assert any("Enabled = False" in each for each in exported.left_out)
+
+
+_TWICE = "VO = alice, cms\nVO = lhcb"
+
+
+@pytest.mark.parametrize(
+    ("text", "closed"),
+    [
+        (site(queue=_TWICE), {Q1, Q2}),
+        (site(ce=_TWICE), {Q1, Q2}),
+        (site(inside=_TWICE), {Q1, Q2}),
+        (site(queue="VO = lhcb\nVO ="), {Q1, Q2}),
+        (site(queue="VO = cms\nVO = lhcb\nVO = lhcb"), {Q1, Q2}),
+        (site(queue="RequiredTag = x\nRequiredTag = y"), {Q1, Q2}),
+        (site(queue="Enabled = False\nEnabled = True"), {Q1, Q2}),
+        (site(queue="MaxTotalJobs = 0\nMaxTotalJobs = 5"), {Q1, Q2}),
+        (site(queue="Throttle {\nMaxIdle = 0\nMaxIdle = 5\n}"), {Q1, Q2}),
+        (site(queue="Checks = A,\nA = true\nA = 1 > 2\nA = true"), {Q1, Q2}),
+        (site(queue="BannedVO = cms\nBannedVO = lhcb"), {Q1, Q2}),
+        (site(more=defaults(_TWICE)), {Q1, Q2}),
+        (site(ce="RequiredTag = z", more=defaults("RequiredTag = x\nRequiredTag = y")), {Q1, Q2}),
+        (site(inside="CEs {\nVO = cms\nVO = lhcb\n}").replace("}\nCEs {\nce1", "ce1", 1), {Q1, Q2}),
+        (rfc5(queue="Communities = cms\nCommunities = lhcb"), {"EGI.A/ce1/q"}),
+        (rfc5(inside="Communities = cms\nCommunities = lhcb"), {"EGI.A/ce1/q"}),
+        # Nothing is lost.
+        (site(queue="VO = lhcb\nVO = lhcb"), set()),
+        (site(queue="VO =\nVO = lhcb"), set()),
+        (site(queue="MaxRAM = 5000\nMaxRAM = 4000"), set()),
+        (site(ce="VO = lhcb", more=defaults(_TWICE)), set()),
+    ],
+)
+def test_a_restriction_that_is_stated_again_closes_its_node(text: str, closed: set[str]):
+    found = cfg(text)
+    assert {each for each, vos in admitted(found.proposal.after).items() if not vos} == closed
+    assert any("stated again in line" in note.message for note in found.notes)
+    notes = [note for note in found.notes if note.message.startswith("closed")]
+    assert all(note.line for note in notes)
+    assert bool(notes) is bool(closed)
+
+
+def test_an_option_that_is_stated_again_is_noted_and_the_last_one_counts():
+    found = cfg(site(inside="MaxRAM = 5000\nMaxRAM = 6000\nMaxRAM = 4000"))
+    [queue, _] = found.proposal.after.addresses
+    assert found.proposal.after.values(queue, "")["MaxRAM"] == 4000
+    [note] = found.notes
+    assert str(note) == (
+        "Resources/Sites/LCG/LCG.A.ch/MaxRAM: stated again in line 7, which counts, not in 5, 6 (dirac.cfg:7)"
+    )
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        "AllowedJobTypes = User\nAllowedJobTypes = Test",
+        "RunningLimit {\nLCG.A.ch {\nJobType {\nUser = 0\nUser = 5\n}\n}\n}",
+    ],
+)
+def test_a_restriction_of_all_jobs_that_is_stated_again_is_refused(inside: str):
+    text = f"Operations {{\nDefaults {{\nJobScheduling {{\n{inside}\n}}\n}}\n}}\n"
+    with pytest.raises(ConfigError, match="stated again in line"):
+        cfg(text)
