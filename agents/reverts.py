@@ -48,14 +48,20 @@ def cycle(engine: Engine, config: Configuration, *, now: datetime, holder: str) 
         with database.reading(engine) as conn:
             due = [each.pass_over_ended(now) for each in reverts.list_reverts(conn) if each.due <= now]
         done: dict[bool, list[int]] = {True: [], False: []}
-        for version, values in groupby(due, key=lambda each: each.version):
+        for _, together in groupby(due, key=_change_and_rights):
+            values = tuple(together)
+            version = values[0].version
             try:
-                succeeded = _revert(leadership, config, tuple(values))
+                succeeded = _revert(leadership, config, values)
             except VersionConflict:  # someone changes the configuration now; the next cycle tries again
                 continue
             if succeeded is not None:
                 done[succeeded].append(version)
         return RevertsResult(reverted=tuple(done[True]), failed=tuple(done[False]))
+
+
+def _change_and_rights(value: Revert) -> tuple[object, ...]:
+    return value.version, value.edits_all, value.vos, value.sites
 
 
 def _revert(leadership: Leadership, known: Configuration, values: Sequence[Revert]) -> bool | None:

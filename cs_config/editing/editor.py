@@ -232,7 +232,7 @@ class ConfigEditor:
             check(proposal)
         warnings = self.visible_problems(proposal.warnings, proposal.after)
         with self.transactions.writing() as conn:
-            earlier = () if lasting is None else reverts.list_reverts(conn)
+            earlier = reverts.list_reverts(conn)
             number = store.store_checked(
                 conn,
                 proposal.after,
@@ -245,11 +245,14 @@ class ConfigEditor:
             # Those of values that change are deleted now; the others of the draft are moved or kept too.
             due, paths = self._due(conn, lasting), (edit.path for edit in draft.edits)
             reverts_at = reverts.set_due(conn, paths, due, self.author, self.rights)
+            added = None
             if due is not None:
                 added = reverts.add(
                     conn, proposal, earlier, version=number, due=due, author=self.author, rights=self.rights
                 )
-                reverts_at = min(filter(None, (reverts_at, added)), default=None)
+            elif draft.restored is not None:
+                added = reverts.resume(conn, proposal.after.tree, earlier, version=draft.restored)
+            reverts_at = min(filter(None, (reverts_at, added)), default=None)
         change = StoredChange(
             version=number,
             differences=proposal.differences,

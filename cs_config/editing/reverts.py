@@ -6,9 +6,9 @@ own time if that is later; temporary values whose time is over by then are passe
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -24,6 +24,9 @@ from cs_config.versions.store import DELETE_REVERT
 from cs_config.versions.tables import config_reverts as table
 from requirements.errors import InvalidRequest, Problem
 from requirements.values import fold
+
+#: Later than all.
+_END = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +58,24 @@ class Revert:
         ended = self.around
         if ended is None or ended.due > moment:
             return self
-        lifts = self.lifts and ended.lifts and ended.author == self.author
-        shorter = replace(self, before=ended.before, depth=ended.depth, lifts=lifts, around=ended.around)
+        gives_way = self.due < ended.due  # to that one, whose author restores what was before
+        entitled = ended if gives_way else self
+        shorter = replace(
+            self,
+            before=ended.before,
+            depth=ended.depth,
+            edits_all=entitled.edits_all,
+            vos=entitled.vos,
+            sites=entitled.sites,
+            lifts=self.lifts and ended.lifts and (gives_way or ended.author == self.author),
+            around=ended.around,
+        )
         return shorter.pass_over_ended(moment)
+
+    @property
+    def outlasting(self) -> "Revert":
+        """It as if it lasted longer than all those around it: it restores what was before these."""
+        return replace(replace(self, due=_END).pass_over_ended(_END), due=self.due)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,12 +101,10 @@ class Revert:
 ALL = select(table).order_by(table.c.version, table.c.path)
 ADD = insert(table)
 DELETE_OF_VERSION = DELETE_REVERT.where(table.c.version == bindparam("of_version"))
-SET_DUE = update(table).where(table.c.path == bindparam("of_path")).values(due=bindparam("new_due"))
-SET_PROBLEM = (
-    update(table)
-    .where(table.c.path == bindparam("of_path"), table.c.version == bindparam("of_version"))
-    .values(tried=bindparam("new_tried"), problem=bindparam("new_problem"))
+REPLACE = update(table).where(
+    table.c.path == bindparam("of_path"), table.c.version == bindparam("of_version")
 )
+SET_PROBLEM = REPLACE.values(tried=bindparam("new_tried"), problem=bindparam("new_problem"))
 
 
 def list_reverts(conn: Connection) -> list[Revert]:
@@ -97,11 +113,13 @@ def list_reverts(conn: Connection) -> list[Revert]:
 
 
 def _read(row: dict[str, Any]) -> Revert:
-    around: Revert | None = None
+    found: Revert | None = None
     for each in reversed(json.loads(row.pop("around") or "[]")):
         each |= {"path": row["path"], "due": datetime.fromisoformat(each["due"])}
-        around = _read_level(each, around)
-    return _read_level(row, around)
+        found = _read_level(each, found)
+    if found is None:
+        return _read_level(row, None)
+    return replace(found, due=row["due"], tried=row["tried"], problem=row["problem"])
 
 
 def _read_level(row: dict[str, Any], around: Revert | None) -> Revert:
@@ -121,11 +139,15 @@ def _read_level(row: dict[str, Any], around: Revert | None) -> Revert:
 
 
 def _write(value: Revert) -> dict[str, object]:
-    """The row of a revert, the reverse of `_read`."""
-    around = [_write_level(each) | {"due": each.due.isoformat()} for each in value.levels[1:]]
-    for each in around:
+    """The row of a revert, the reverse of `_read`.
+
+    With values around it, the row itself restores what was before all of them: so does a process of 1.0.0,
+    which does not read the others and would leave one of them in force for good.
+    """
+    levels = [_write_level(each) | {"due": each.due.isoformat()} for each in value.levels]
+    for each in levels:
         del each["path"]
-    return {**_write_level(value), "around": json.dumps(around) if around else None}
+    return {**_write_level(value.outlasting), "around": json.dumps(levels) if value.around else None}
 
 
 def _write_level(value: Revert) -> dict[str, object]:
@@ -193,12 +215,8 @@ def add(
 
     `earlier`: the reverts before it was stored. Raises InvalidRequest if the author has too many.
     """
-    replaced = {each.path: each for each in earlier}
-    parts = [
-        (part, len(found.names) if found.before is ABSENT else len(part.names))
-        for found in proposal.differences
-        for part in _split(found)
-    ]
+    parts = _list_parts(proposal, earlier)
+    replaced = _find_around(proposal.before.tree, [part.names for part, _ in parts], earlier)
     made = [
         Revert(
             path=part.path,
@@ -212,17 +230,94 @@ def add(
             before=part.before,
             after=find_entry(proposal.after.tree, part.names),
             lifts=True,
-            around=replaced.get(part.path),
+            around=replaced.get(part.names),
         ).pass_over_ended(due)
         for part, depth in parts
     ]
     _check_number(conn, made, author)
-    # A return to the value before is not temporary, but that value may be.
-    left = [each.around if is_equal(each.before, each.after) else each for each in made]
-    stored = [each for each in left if each is not None]
+    stored = [left for each in made if (left := _without_return(each)) is not None]
     for each in stored:
         conn.execute(ADD, _write(each))
     return min((each.due for each in stored), default=None)
+
+
+def _list_parts(proposal: Proposal, earlier: Sequence[Revert]) -> list[tuple[Difference, int]]:
+    """The parts of a change that are restored each by itself, with the depth of the section that it made.
+
+    What changes within the value of an earlier revert is a change of that value.
+    """
+    reverted = {each.names for each in earlier}
+    found: dict[tuple[str, ...], tuple[Difference, int]] = {}
+    for difference in proposal.differences:
+        for part in _split(difference):
+            names, depth = part.names, len(part.names)
+            if difference.before is ABSENT:
+                depth = len(difference.names)
+            for around in (names[:length] for length in range(1, len(names))):
+                if around in reverted:
+                    before, after = (
+                        find_entry(each.tree, around) for each in (proposal.before, proposal.after)
+                    )
+                    part, depth = Difference(names=around, before=before, after=after), len(around)
+                    break
+            found[part.names] = (part, depth)
+    return list(found.values())
+
+
+def _find_around(
+    tree: Tree, changed: Iterable[tuple[str, ...]], earlier: Sequence[Revert]
+) -> Mapping[tuple[str, ...], Revert]:
+    """The earlier reverts of paths that change, and one for all below such a path."""
+    wanted = set(changed)
+    found: dict[tuple[str, ...], Revert] = {}
+    below: dict[tuple[str, ...], list[Revert]] = {}
+    for each in earlier:
+        for length in range(1, len(each.names)):
+            if each.names[:length] in wanted:
+                below.setdefault(each.names[:length], []).append(each)
+        if each.names in wanted:
+            found[each.names] = each
+    return {**found, **{names: _join(tree, names, values) for names, values in below.items()}}
+
+
+def _join(tree: Tree, names: tuple[str, ...], below: Sequence[Revert]) -> Revert:
+    """One revert of a section for those of its values, with the time of the first of them."""
+    first = min(below, key=lambda each: each.due)
+    whole = [each.outlasting for each in below]
+    restored = apply_edits(tree, tree, list_edits(tree, select_in_force(tree, whole)), versions=(0, 0))
+    return replace(
+        first,
+        path="/".join(names),
+        depth=min(len(names), *(each.depth for each in below)),
+        before=find_entry(restored, names),
+        after=find_entry(tree, names),
+        lifts=all(each.lifts and each.author == first.author for each in whole),
+        tried=0,
+        problem="",
+        around=None,
+    )
+
+
+def _without_return(value: Revert) -> Revert | None:
+    """It, if it changes something: a return to the value before is not temporary, but that value may be."""
+    return value.around if is_equal(value.before, value.after) else value
+
+
+def resume(conn: Connection, tree: Tree, earlier: Sequence[Revert], *, version: int) -> datetime | None:
+    """Note the reverts of values that a return to a version gave way to; the first time that ends.
+
+    `earlier`: the reverts before the tree was stored.
+    """
+    left = {each.path for each in list_reverts(conn)}
+    found = []
+    for each in earlier:
+        restored = find_entry(tree, each.names)
+        around = (level for level in each.levels[1:] if level.version <= version)
+        level = next((level for level in around if is_equal(level.after, restored)), None)
+        if level is not None and each.path not in left:
+            found.append(level)
+            conn.execute(ADD, _write(level))
+    return min((each.due for each in found), default=None)
 
 
 def _check_number(conn: Connection, made: Sequence[Revert], author: str) -> None:
@@ -272,8 +367,13 @@ def set_due(
         elif due is None:
             conn.execute(DELETE_REVERT, {"of_path": each.path})
         else:
-            conn.execute(SET_DUE, {"of_path": each.path, "new_due": due})
-            left.append(due)
+            row = {"of_path": each.path, "of_version": each.version}
+            moved = _without_return(replace(each, due=due).pass_over_ended(due))
+            if moved is None:
+                conn.execute(DELETE_OF_VERSION, row)
+            else:
+                conn.execute(REPLACE, {**row, **_write(moved)})
+                left.append(moved.due)
     return min(left, default=None)
 
 

@@ -102,6 +102,7 @@ config_reverts = Table(
     Column("after", Text),  # JSON: in force until then; null: there is no entry
     Column("tried", Integer, nullable=False),  # version that it could not be restored in; 0: none
     Column("problem", Text, nullable=False),  # why
-    # JSON: the rows of values around it, from the inside, without path; null: none is temporary.
+    # JSON, if the value before is temporary, too: the rows of both and of those around them, from the inside,
+    # without path; the row itself has then what was before all of them.
     Column("around", Text),
 )

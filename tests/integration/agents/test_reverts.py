@@ -4,11 +4,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 
 from agents import reverts
 from agents.reverts import RevertsResult
 from cs_config.versions import store
+from cs_config.versions.tables import config_reverts
 from taskqueue.db import clock, database
 from tests.support.service import Service
 
@@ -167,6 +168,100 @@ def test_one_that_is_moved_beyond_another_or_set_for_good_ends_it(engine: Engine
     assert not let_pass(engine, 7)
     assert let_pass(engine, 13)
     assert (value(service, f"{CE}/MaxRAM"), value(service, f"{CE}/SI00")) == (4000, 8000)
+
+
+def test_what_one_that_is_moved_beyond_another_restores_is_told(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    for value_, hours in ((9000, 6), (8000, 2), (8000, 12)):
+        change(operator, {f"{CE}/MaxRAM": value_}, hours)
+    assert [each["restored"] for each in temporary(operator)] == [4000]
+    versions = operator.get("/api/v1/config/versions").json()["versions"]
+    assert [bool(each["reverts_at"]) for each in versions] == [True, False, False]
+    change(operator, {f"{CE}/MaxRAM": 4000}, 1)
+    change(operator, {f"{CE}/MaxRAM": 4000}, 24)
+    assert temporary(operator) == [], "4000 was there before all of them"
+    assert not let_pass(engine, 25)
+
+
+def test_a_return_to_a_version_of_a_temporary_value_leaves_it_its_time(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    first = change(operator, {f"{CE}/MaxRAM": 9000}, 6)
+    change(operator, {f"{CE}/MaxRAM": 8000, f"{CE}/SI00": 5}, 2)
+    answer = operator.post("/api/v1/config/rollback", json={"version": 2}).json()
+    assert answer["reverts_at"] == first["reverts_at"]
+    assert [(each["value"], each["restored"]) for each in temporary(operator)] == [(9000, 4000)]
+    assert not let_pass(engine, 3)
+    assert let_pass(engine, 7) == RevertsResult(reverted=(2,))
+    assert value(service, f"{CE}/MaxRAM") == 4000
+
+
+USER = f"{CE}/RunningLimit/JobType/User"
+
+
+@pytest.mark.parametrize(
+    ("before", "outer", "inner"),
+    [
+        (None, {USER: {"cores": 7}}, {USER: 3}),
+        (None, {USER: {"cores": 7, "count": 5}}, {USER: 3}),
+        ({USER: 3}, {USER: {"cores": 7, "count": 5}}, {f"{USER}/cores": 9}),
+        ({USER: {"cores": 7, "count": 5}}, {USER: 4}, {USER: {"cores": 3}}),
+    ],
+)
+def test_a_section_and_a_value_within_one_another_end_both(
+    engine: Engine,
+    service: Service,
+    before: dict[str, Any] | None,
+    outer: dict[str, Any],
+    inner: dict[str, Any],
+) -> None:
+    operator = service.operator()
+    if before:
+        change(operator, before, None)
+    first = value(service, CE)
+    change(operator, outer, 6)
+    second = value(service, CE)
+    change(operator, inner, 2)
+    assert let_pass(engine, 3)
+    assert value(service, CE) == second
+    assert let_pass(engine, 7)
+    assert value(service, CE) == first
+    assert temporary(operator) == []
+
+
+def test_a_removed_section_that_is_a_value_meanwhile_comes_back(engine: Engine, service: Service) -> None:
+    operator = service.operator()
+    change(operator, {USER: {"cores": 7, "count": 5}}, None)
+    version = operator.get("/api/v1/config").json()["version"]
+    body = {"remove": [f"{CE}/RunningLimit"], "revert_after": 6 * 3600}
+    assert operator.patch("/api/v1/config", json=body, headers={"If-Match": str(version)}).status_code == 200
+    change(operator, {USER: 3}, 2)
+    let_pass(engine, 3)
+    assert "RunningLimit" not in value(service, CE)
+    let_pass(engine, 7)
+    assert value(service, USER) == {"cores": 7, "count": 5}
+
+
+def test_each_restores_with_its_own_rights_also_after_a_time_without_agents(
+    engine: Engine, service: Service
+) -> None:
+    cms, limit = service.as_role("vo_admin", vo="cms", user="eve"), f"{CE}/VOs/cms/MaxTotalJobs"
+    change(service.operator(), {limit: 50}, None)
+    change(service.operator(), {limit: 5}, 3)
+    change(cms, {limit: 4}, 1)
+    assert let_pass(engine, 4).reverted, "by the operator, whose value it gave way to"
+    assert value(service, limit) == 50
+
+
+def test_the_row_alone_restores_what_was_before_all(engine: Engine, service: Service) -> None:
+    """A process of 1.0.0 beside reads no others: it would leave 9000 for good."""
+    change(service.operator(), {f"{CE}/MaxRAM": 9000}, 6)
+    change(service.as_role("operator", user="bob"), {f"{CE}/MaxRAM": 8000}, 2)
+    with database.reading(engine) as conn:
+        [row] = conn.execute(select(config_reverts)).mappings()
+    assert (row["before"], row["after"], row["author"]) == ("4000", "8000", "bob")
+    assert '"lifts": false' in row["rights"]
 
 
 def test_the_same_value_again_moves_or_cancels_the_revert(engine: Engine, service: Service) -> None:
