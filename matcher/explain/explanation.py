@@ -22,6 +22,7 @@ from matcher.explain.queue_set import QueueSet
 from matcher.explain.unmet_conditions import UnmetCondition
 from matcher.explain.work_budget import WorkBudget
 from requirements.classad import evaluation
+from requirements.errors import format_count
 from requirements.values import format_value, lookup
 
 #: Requirement name for queues with contradictory parameters.
@@ -48,6 +49,13 @@ class RequirementExclusion:
     excluded: Annotated[int, Field(description="Queues that fail it.")]
     only_this: Annotated[int, Field(description="Queues that fail it and nothing else.")]
     example: FailingQueue  #: if possible one that fails nothing else
+    closed: Annotated[
+        str | None,
+        Field(
+            description="Of queues that the VO may not use now, for people: how many, and how many would do "
+            "otherwise; null: a requirement of the job, which queues fail that the VO may use."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,14 +137,28 @@ def _list_closed(
     Closed and disabled ones only if nothing else excludes them, or if the VO may use no queue.
     """
     open_, closed, off = survey.enabled & survey.admitted, ~survey.admitted, ~survey.enabled
-    for requirement, wanted, queues, only in (
-        (FAULTY, MEANINGFUL, open_ & survey.faulty, open_ & survey.faulty & ~failed),
-        ("VO", f"a queue for {vo}", survey.everything & closed, survey.enabled & closed & ~failed),
+    fits = ~failed & ~survey.faulty
+    for requirement, wanted, state, queues, only in (
+        (
+            FAULTY,
+            MEANINGFUL,
+            "with contradictory parameters",
+            open_ & survey.faulty,
+            open_ & survey.faulty & ~failed,
+        ),
+        (
+            "VO",
+            f"a queue for {vo}",
+            "for other VOs",
+            survey.everything & closed,
+            survey.enabled & closed & fits,
+        ),
         (
             SWITCHED_OFF,
             "a queue that is switched on",
+            "switched off",
             survey.everything & off,
-            survey.admitted & off & ~failed,
+            survey.admitted & off & fits,
         ),
     ):
         if not queues or (requirement != FAULTY and (only_faulty or (survey.candidates and not only))):
@@ -150,7 +172,15 @@ def _list_closed(
             excluded=queues.bit_count(),
             only_this=only.bit_count(),
             example=FailingQueue(queue=example.address, has=has[requirement]),
+            closed=_describe_closed(queues.bit_count(), state, only.bit_count()),
         )
+
+
+def _describe_closed(number: int, state: str, fitting: int) -> str:
+    queues = f"{format_count(number, 'queue')} {state}"
+    if number == 1:
+        return f"{queues}; it {'would' if fitting else 'would not'} do otherwise"
+    return f"{queues}; {f'{fitting:,}' if fitting else 'none'} of them would do otherwise"
 
 
 #: Changes that are returned.
@@ -206,8 +236,11 @@ def suggest_changes(
                 )
                 if change and (text not in found or _order(change) < _order(found[text])):
                     found[text] = change
-    if not eligible and (demand.asked.sites or demand.asked.grid_ces or not found):
-        found |= {each.text: each for each in _changes_by_admins(survey, vo, failures, closed)}
+    if not eligible:
+        is_admission_told = bool(demand.asked.sites or demand.asked.grid_ces or not found)
+        for change in _changes_by_admins(survey, vo, failures, closed):
+            if is_admission_told or change.effort < remedies.BY_OTHERS:
+                found[change.text] = change
     return sorted(found.values(), key=_order)[:_MOST]
 
 
@@ -270,11 +303,15 @@ def _changes_by_admins(
     fits = survey.everything & ~survey.faulty
     for failure in failures:
         fits &= ~failure.queues
-    for text, gained in (
-        (f"ask the site to admit the VO {vo}", fits & survey.enabled & ~survey.admitted),
-        ("ask the site to switch the queue on (Enabled: true)", fits & survey.admitted & ~survey.enabled),
+    for text, effort, gained in (
+        (f"ask the site to admit the VO {vo}", remedies.BY_OTHERS, fits & survey.enabled & ~survey.admitted),
+        (
+            "ask the site to switch the queue on (Enabled: true)",
+            remedies.SWITCHED_ON,
+            fits & survey.admitted & ~survey.enabled,
+        ),
     ):
-        if change := _build_suggestion(survey, text, gained, None, remedies.BY_OTHERS, closed=closed):
+        if change := _build_suggestion(survey, text, gained, None, effort, closed=closed):
             yield change
 
 

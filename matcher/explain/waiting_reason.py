@@ -96,7 +96,7 @@ def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:
 
 
 def describe_stuck(survey: QueueSet, demand: JobDemand, switched_off: str = "") -> str:
-    """Why no queue is eligible for a demand: the requirement that most queues fail.
+    """Why no queue is eligible for a demand: the requirement that most queues fail that its VO may use.
 
     Before that comes where queues that would be eligible are switched off, as a text.
     """
@@ -105,11 +105,12 @@ def describe_stuck(survey: QueueSet, demand: JobDemand, switched_off: str = "") 
     if not survey.candidates:
         return f"no queue is eligible: {describe_unusable(survey)}"
     found = explain(survey, demand.asked.vo, demand)
-    worst = next(iter(found.exclusions), None)
+    worst = next((each for each in found.exclusions if each.closed is None), None)
     why = ""
     if worst is not None:
         wanted = shorten(worst.wanted, most=MOST_TOLD)  # as long as a description, such as all sites
-        why = f": {worst.excluded} of {found.candidate_queues} fail {worst.requirement}, {wanted}"
+        fail = "fails" if worst.excluded == 1 else "fail"
+        why = f": {worst.excluded} of {found.candidate_queues} {fail} {worst.requirement}, {wanted}"
     return f"no queue is eligible{why}"
 
 

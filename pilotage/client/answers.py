@@ -37,6 +37,9 @@ class FailingRequirement(Answer):
     excluded: int = 0  #: queues
     only_this: int = 0  #: queues that nothing else excludes
     example: Mapping[str, Any] | None = None  #: a `queue`, and what it `has`
+    closed: str | None = (
+        None  #: of queues that the VO may not use, for people; None: a requirement of the job
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

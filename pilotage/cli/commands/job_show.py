@@ -36,8 +36,13 @@ def explain_job(found: Mapping[str, Any]) -> RenderableType:
     ]
     if sites := found.get("sites"):
         parts.append(f"Sites with an eligible queue: {harmless(_shorten(', '.join(sites)))}")
-    if found["reasons"]:
-        parts.append(output.list_table(_REASONS_OF_JOB, found["reasons"]))
+    if required := [each for each in found["reasons"] if not each.get("closed")]:
+        parts.append(output.list_table(_REASONS_OF_JOB, required))
+    parts += [
+        f"Closed to its VO: {harmless(each['closed'])}, such as {harmless(each['example']['queue'])}"
+        for each in found["reasons"]
+        if each.get("closed")
+    ]
     if found.get("changes"):
         heading = "What would help" if waits else "What would have helped"
         parts.append(output.list_table({heading: _describe_change, **_CHANGES_OF_JOB}, found["changes"]))

@@ -1,6 +1,6 @@
 from cs_config import validate
 from cs_config.options.operations import options_for
-from matcher.explain import queue_report, queue_set
+from matcher.explain import queue_report, queue_set, waiting_reason
 from matcher.explain.explanation import explain
 from matcher.explain.job_conditions import JobDemand
 from requirements.record import parse_record
@@ -116,3 +116,41 @@ def test_the_window_of_such_a_queue_says_why_it_serves_nothing():
     [why] = found.excluded
     assert (why.requirement, why.jobs, why.only_this) == ("Configuration", 3, 3)
     assert "not all offered under Tag" in str(why.has)
+
+
+CLOSED = """
+Resources:
+  Sites:
+    LCG.A.org:
+      CPUTime: 9
+      CEs:
+        ce1: {Queues: {on: {CPUTime: 3600}, off: {CPUTime: 864000, Enabled: false}, too: {Enabled: false}}}
+        ce2: {VO: [cms], Queues: {one: {CPUTime: 864000}, two: {CPUTime: 864000}}}
+"""
+
+
+def test_what_is_closed_to_a_vo_is_counted_apart_from_what_it_may_use():
+    """The reason in short is of a requirement, whose queues are among those that the VO may use."""
+    demand = JobDemand(asked=RequirementClass(vo="biomed", cpu_time=400_000))
+    whole = queue_set.all_queues(validate.parse(CLOSED, "test.yaml"), "biomed")
+    found = explain(whole, "biomed", demand)
+    assert {each.requirement: each.closed for each in found.exclusions} == {
+        "CPUTime": None,
+        "VO": "2 queues for other VOs; 2 of them would do otherwise",
+        "Enabled": "2 queues switched off; 1 of them would do otherwise",
+    }
+    assert all(each.excluded <= found.candidate_queues for each in found.exclusions if each.closed is None)
+    told = waiting_reason.describe_stuck(whole, demand)
+    assert told.startswith("no queue is eligible: 1 of 1 fails CPUTime, ")
+
+
+def test_one_closed_queue_is_told_as_one():
+    config = validate.parse(
+        CLOSED.replace(
+            "ce2: {VO: [cms], Queues: {one: {CPUTime: 864000}, two", "ce2: {VO: [cms], Queues: {two"
+        ),
+        "t",
+    )
+    demand = JobDemand(asked=RequirementClass(vo="biomed", cpu_time=400_000))
+    found = explain(queue_set.all_queues(config, "biomed"), "biomed", demand)
+    assert "1 queue for other VOs; it would do otherwise" in {each.closed for each in found.exclusions}

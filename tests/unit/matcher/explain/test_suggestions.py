@@ -314,3 +314,16 @@ def test_a_job_without_gpus_is_told_how_to_use_nodes_whose_gpus_may_be_idle():
     assert explain_to(open_queue, gpus=1, gpus_max=1, gpu_vendor="nvidia", gpu_architecture="sm_80")[1] == {
         "raise MaxGPUs to 2"
     }
+
+
+def test_switching_on_a_queue_that_fits_comes_before_two_changes_together():
+    """Also if the job names no place: it is the only change that leaves the job as it is."""
+    queues = {
+        "on": {"CPUTime": 3600, "MaxRAM": 2000},
+        "off": {"CPUTime": 864_000, "MaxRAM": 64_000, "Enabled": False},
+    }
+    config = validate.parse(repr({"Resources": {"Sites": {"A.B.org": {"CEs": {"ce": {"Queues": queues}}}}}}))
+    asked = derive_class("cms", {"cpu_time": 400_000, "min_ram_mb": 8000}, OPTIONS)
+    told = explanation.suggest_changes(queue_set.all_queues(config, "cms"), "cms", JobDemand(asked=asked))
+    assert told[0].text == "ask the site to switch the queue on (Enabled: true)"
+    assert len(told) > 1

@@ -155,3 +155,15 @@ def test_the_headline_of_an_explanation_comes_first_and_gains_have_two_numbers()
     assert first.startswith("Job 7 is Waiting. 21 of the 210 queues that its VO may use fit, but A is banned")
     [change] = [line.split() for line in lines if "leave out" in line]
     assert change == ["leave", "out", "Site", "45", "3", "A/b/c"]
+
+
+def test_queues_closed_to_the_vo_are_told_beside_the_table_of_requirements():
+    closed = "15 queues switched off; 1 of them would do otherwise"
+    required = {"requirement": "OS", "wanted": "el9", "excluded": 6, "only_this": 6, "example": None}
+    off = {"requirement": "Enabled", "wanted": "a queue that is switched on", "excluded": 15, "only_this": 1}
+    example = {"queue": "A/b/c", "has": "false"}
+    reasons = [{**off, "closed": closed, "example": example}, {**required, "closed": None}]
+    found = {"job_id": 7, "status": "Waiting", "headline": "No queue fits.", "reasons": reasons}
+    text = told(job_show.explain_job({**found, "eligible_queues": 0, "candidate_queues": 6}))
+    assert f"Closed to its VO: {closed}, such as A/b/c" in text
+    assert "a queue that is switched on" not in text
