@@ -34,6 +34,8 @@ from requirements.values import Unevaluated, fold, keep_text
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
 _WORD = re.compile(r"[^\s;\]]*")
+#: A number right behind its sign.
+_SIGNED = re.compile(r"[-+][0-9.][0-9.eE+-]*")
 #: Characters of an ad.
 MAX_SIZE = 1_000_000
 
@@ -121,7 +123,9 @@ def value_of(node: Node, source: SourceText, *, keeps_texts: bool = False) -> ob
         case Unary(operator="-" | "+", operand=Literal(value=int() | float() as number)) if not isinstance(
             number, bool
         ):
-            return -number if node.operator == "-" else number
+            signed = -number if node.operator == "-" else number
+            written = source.text[node.start : node.end]
+            return keep_text(signed, written) if keeps_texts and _SIGNED.fullmatch(written) else signed
         case ListOf(items=items):
             return [value_of(item, source, keeps_texts=keeps_texts) for item in items]
         case Ad():

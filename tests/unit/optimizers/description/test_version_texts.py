@@ -113,6 +113,12 @@ def test_a_stored_document_of_before_with_a_number_is_still_read():
     assert description.parse_description(body, OPTIONS, is_accepted=True).gpu_runtime == "12.4"
 
 
+def test_a_sign_that_stands_apart_leaves_a_number():
+    [raw] = jdl.read_descriptions('Executable = "a"; Arguments = {- 5.10, -(2.50), -/* */1.50, +1e3, -7};')
+    assert [str(each) for each in raw["Arguments"]] == ["-5.1", "-2.5", "-1.5", "1000.0", "-7"]
+    assert description.parse_description(raw, OPTIONS).arguments == "-5.1 -2.5 -1.5 +1e3 -7"
+
+
 def test_other_numbers_stay_numbers():
     [raw] = jdl.read_descriptions("Executable: a\nCPUTime: 12.50\nMinRAM: 10\n")
     assert raw == {"Executable": "a", "CPUTime": 12.5, "MinRAM": 10}
@@ -124,6 +130,7 @@ def test_other_numbers_stay_numbers():
         "Executable: a\nTags: [5.10, 11, 1e3]\nJobName: 007.50\nArguments: [-5.10, 2.5]\n",
         '{"Executable": "a", "Tags": [5.10, 11, 1e3], "JobName": "007.50", "Arguments": [-5.10, 2.5]}',
         'Executable = "a"; Tags = {5.10, 11, 1e3}; JobName = "007.50"; Arguments = {"-5.10", 2.5};',
+        'Executable = "a"; Tags = {5.10, 11, 1e3}; JobName = "007.50"; Arguments = {-5.10, 2.5};',
     ],
 )
 def test_a_number_where_a_text_stands_is_the_text_that_is_written(source: str):
