@@ -1,4 +1,4 @@
-"""GLUE 1 names derived from our parameters, and the reverse.
+"""GLUE 1 names derived from our parameters, and the reverse; and `CPUTime` where it is not stated.
 
 One table serves both directions: the attributes of a queue's ad beside its parameters, and the parameters of
 an ad in GLUE names only. Values of nested ads have names, too. A value that a queue sets itself under a name
@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+from cs_config.tree import cpu_time
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.inheritance import as_tuple
 from requirements.classad.classad_files import value_of
@@ -78,6 +79,12 @@ TABLE = (
     GlueName("QueueName", "BatchQueue", GlueForm.SAME),
 )
 
+#: Folded names that follow from parameters, with the folded parameters that may decide each.
+SOURCES: Mapping[str, frozenset[str]] = {
+    name: frozenset(fold(entry.parameter) for entry in TABLE if fold(entry.name) == name)
+    for name in sorted({fold(entry.name) for entry in TABLE})
+} | {"cputime": frozenset(cpu_time.SOURCES)}
+
 #: Folded GLUE names of numbers that are above 0, each with the parameter that follows from it.
 _NUMBERS = {fold(entry.name): entry.parameter for entry in reversed(TABLE) if entry.unit}
 #: How folded GLUE names begin.
@@ -94,8 +101,9 @@ OF_ADDRESS: Mapping[str, str] = {
 
 
 def build_ad(values: Mapping[str, Value], address: QueueAddress | None = None) -> Mapping[str, Value]:
-    """The ad of a queue: its parameters, the GLUE names derived from them and from an address, nested values.
+    """The ad of a queue: its parameters, the names derived from them and from an address, nested values.
 
+    Derived are the GLUE names, and `CPUTime` where only other parameters limit it.
     Parameters that are GLUE names themselves stay as they are, but for their numbers.
     """
     found = read_numbers(values)
@@ -162,9 +170,9 @@ def read_numbers(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def following(folded: Collection[str]) -> frozenset[str]:
-    """Folded GLUE names that may be derived from parameters of these folded names, or from any address."""
-    named = (entry.name for entry in TABLE if fold(entry.parameter) in folded)
-    return frozenset(map(fold, (*named, *OF_ADDRESS)))
+    """Folded names that may be derived from parameters of these folded names, or from any address."""
+    derived = (name for name, sources in SOURCES.items() if not sources.isdisjoint(folded))
+    return frozenset((*derived, *map(fold, OF_ADDRESS)))
 
 
 def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
@@ -172,6 +180,8 @@ def _derived(known: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
         value = known.get(fold(entry.parameter))
         if value is not None and (made := _to_glue(entry.form, value)) is not None:
             yield entry.name, made
+    if (seconds := None if "cputime" in known else cpu_time.compute(known)) is not None:
+        yield "CPUTime", seconds
 
 
 def nested_values(values: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:

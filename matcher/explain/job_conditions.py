@@ -134,11 +134,8 @@ def waiting_conditions(waiting: WaitingClass, jobs: JobAds) -> tuple[JobConditio
     return found if job is None else (*found, AdmissionCondition(job=job))
 
 
-_GLUE = {fold(each.name): fold(each.parameter) for each in glue.TABLE}
-
-
 def list_parameters(part: JobCondition, requirement: str, declarations: Declarations) -> Iterator[str]:
-    """Folded names of the queue parameters that a condition reads, including the sources of GLUE names.
+    """Folded names of the queue parameters that a condition reads, with the sources of those that follow.
 
     Of an admission condition, the queue's own condition that failed, as named in `requirement`.
     """
@@ -147,7 +144,6 @@ def list_parameters(part: JobCondition, requirement: str, declarations: Declarat
     elif isinstance(part, RequirementCondition):
         for name in map(fold, evaluator.parameters(part.asked, declarations)):
             yield name
-            if name in _GLUE:
-                yield _GLUE[name]
+            yield from sorted(glue.SOURCES.get(name, ()))
     else:
         yield from map(fold, part.condition.parameters)

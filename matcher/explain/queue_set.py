@@ -34,7 +34,7 @@ _CACHED = 20_000
 MOST_BYTES: Final = 16 << 20
 _CACHED_PARTS = 1_000
 #: Names that every queue has implicitly.
-_GLUE = frozenset(map(fold, [*(each.name for each in glue.TABLE), *glue.OF_ADDRESS]))
+_DERIVED = frozenset({*glue.SOURCES, *map(fold, glue.OF_ADDRESS)})
 
 
 class QueueSet(QueueColumns[QueueView]):
@@ -52,7 +52,7 @@ class QueueSet(QueueColumns[QueueView]):
             dict(enumerate(queues)),
             options.job_description.declarations,
             stated=lambda queue: queue.plain,
-            implied=_GLUE,
+            implied=_DERIVED,
             cached=_CACHED_PARTS,
         )
         self.queues = queues
@@ -176,7 +176,8 @@ class QueueSet(QueueColumns[QueueView]):
             found.update(dict.fromkeys((*queue.plain, *queue.nodes.names)))
         spelled = {fold(name): name for name in reversed(found)}
         glue_names = [each.name for each in glue.TABLE if fold(each.parameter) in spelled]
-        return (*spelled.values(), *dict.fromkeys(glue_names))
+        derived = () if glue.SOURCES["cputime"].isdisjoint(spelled) else ("CPUTime",)
+        return (*{**spelled, **{fold(name): name for name in (*glue_names, *derived)}}.values(),)
 
     def undecided(self, demand: JobDemand) -> int:
         """The queues where part of the demand can be decided only at the node."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from cs_config.options import bounds
+from cs_config.tree import cpu_time
 from matcher.request import match_request
 from matcher.request.node_keywords import UNSTATED
 from requirements.diracx.specification import MEASURED_TAGS
@@ -20,8 +20,6 @@ Number = TypeVar("Number", int | None, float | None)
 
 #: Default CPU time in seconds: three days.
 CPU_TIME = 259_200
-#: The speed `SI00` of the processor for which `maxCPUTime` is stated without normalisation. Source: DIRAC.
-REFERENCE_SI00 = 250
 
 
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
@@ -45,25 +43,25 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
     missing = managed_types.difference(map(fold, declared)) if declared else frozenset[str]()
     required = _read_texts(known, "requiredtag")
     stated = {
-        "CPUTime": _cpu_time(known),
+        "CPUTime": CPU_TIME if (time := cpu_time.compute(known)) is None else time,
         "MaxRAM": _read_ram(known),
-        "NumberOfProcessors": _read_number(known, "numberofprocessors") or 1,
+        "NumberOfProcessors": cpu_time.read_number(known, "numberofprocessors") or 1,
         **{each.keyword: _read_quantity(known, each) for each in QUANTITIES},
         "Platform": _read_texts(known, "platform"),
         # A required tag is also offered.
         "Tag": [*_read_texts(known, "tag"), *required],
         "RequiredTag": required,
         "WholeNode": known.get("wholenode") is True,
-        "WallTime": _read_number(known, "maxwallclocktime") or _cpu_limit(known),
-        "MaxScratch": _read_number(known, "maxscratch"),
+        "WallTime": cpu_time.read_number(known, "maxwallclocktime") or cpu_time.read_limit(known),
+        "MaxScratch": cpu_time.read_number(known, "maxscratch"),
         "Architecture": known.get("architecture"),
-        "CPUPowerDB12": _read_real(known, "cpupowerdb12"),
+        "CPUPowerDB12": cpu_time.read_real(known, "cpupowerdb12"),
         **{each.keyword: known.get(fold(each.keyword)) for each in DETAILS},
     }
     resource = match_request.read_resource(
         {name: value for name, value in stated.items() if value not in (None, [])}
     ).resource
-    resource = leave_open(resource, is_normalised=_cpu_power(known) != 1)
+    resource = leave_open(resource, is_normalised=cpu_time.read_power(known) != 1)
     return replace(resource, managed_types=frozenset({(None, missing)})) if missing else resource
 
 
@@ -139,7 +137,7 @@ def read_bounds(values: Mapping[str, Value]) -> SlotBounds:
     if known.get("wholenode") is True:
         return SlotBounds()
     return SlotBounds(
-        processors=_read_number(known, "numberofprocessors"),
+        processors=cpu_time.read_number(known, "numberofprocessors"),
         max_ram=_read_ram(known),
         quantities={each.name: _read_quantity(known, each) for each in QUANTITIES},
     )
@@ -149,64 +147,21 @@ def _bound(stated: Number, most: int | None) -> Number:
     return stated if stated is None or most is None else min(stated, most)
 
 
-def _cpu_time(known: Mapping[str, Value]) -> int:
-    limits = (_cpu_limit(known), _read_number(known, "maxwallclocktime"))
-    return int(min((limit for limit in limits if limit), default=CPU_TIME) * _cpu_power(known))
-
-
-def _cpu_limit(known: Mapping[str, Value]) -> int | None:
-    """CPU seconds of a job: `CPUTime`, else the minutes of `maxCPUTime`."""
-    minutes = _read_number(known, "maxcputime")
-    return _read_number(known, "cputime") or (60 * minutes if minutes else None)
-
-
 def read_power(values: Mapping[str, Value]) -> float:
     """Normalised seconds per second of the processors of a queue with these effective parameters."""
-    return _cpu_power({fold(name): value for name, value in values.items()})
-
-
-def _cpu_power(known: Mapping[str, Value]) -> float:
-    """Normalised seconds per second of the queue's processors, 1 by default.
-
-    Where the limit is `maxCPUTime`, `SI00` has it as well. Source: DIRAC, CPUNormalization.
-    """
-    power = _read_real(known, "cpunormalizationfactor")
-    if power is None and _is_by_batch_queue(known):
-        power = _read_real(known, "si00", divided_by=REFERENCE_SI00)
-    return power if power is not None and 0 < power <= bounds.POWER else 1.0
-
-
-def _read_real(known: Mapping[str, Value], name: str, *, divided_by: int = 1) -> float | None:
-    value = known.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) / divided_by if is_number else None  # type: ignore[arg-type]
-
-
-def _is_by_batch_queue(known: Mapping[str, Value]) -> bool:
-    return _read_number(known, "cputime") is None and _read_number(known, "maxcputime") is not None
+    return cpu_time.read_power({fold(name): value for name, value in values.items()})
 
 
 def _read_ram(known: Mapping[str, Value]) -> int | None:
     """MB of a slot: `MaxRAM`, else `MaxRAMPerCore` of all its processors."""
-    per_core = _read_number(known, "maxrampercore")
-    cores = _read_number(known, "numberofprocessors") or 1
-    return _read_number(known, "maxram") or (per_core * cores if per_core else None)
+    per_core = cpu_time.read_number(known, "maxrampercore")
+    cores = cpu_time.read_number(known, "numberofprocessors") or 1
+    return cpu_time.read_number(known, "maxram") or (per_core * cores if per_core else None)
 
 
 def _read_quantity(known: Mapping[str, Value], quantity: SlotQuantity) -> int | None:
-    stated = (_read_number(known, fold(name)) for name in quantity.parameters)
+    stated = (cpu_time.read_number(known, fold(name)) for name in quantity.parameters)
     return next(filter(None, stated), None)
-
-
-def _read_number(known: Mapping[str, Value], name: str) -> int | None:
-    value = known.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = int(float(value))
-    except (ValueError, OverflowError):
-        return None
-    return number if number > 0 else None
 
 
 def _read_texts(known: Mapping[str, Value], name: str) -> list[str]:

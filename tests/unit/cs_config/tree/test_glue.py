@@ -8,6 +8,7 @@ from cs_config import validate
 from cs_config.classes import queue_class_index, queue_classes
 from cs_config.tree import glue
 from cs_config.tree.address import QueueAddress
+from matcher.request import queue_offer
 from requirements.classad.expression import parse_expression
 from requirements.values import Value
 
@@ -225,3 +226,39 @@ def test_values_of_nested_ads_can_be_required_by_the_names_of_both() -> None:
     assert not [name for name in ad if name.startswith("Broken_") or name == "Disks_gone"]
     own = {"Disks": "[Size = 10]", "disks_size": 20}
     assert not dict(glue.nested_values(own)), "in whatever letters its own value is"
+
+
+LIMITED = """
+Resources:
+  Sites:
+    LCG.A.ch:
+      CEs:
+        ce:
+          Queues:
+            short: {maxCPUTime: 60, SI00: 250}
+            long: {maxCPUTime: 10080, SI00: 3000}
+            walled: {maxWallClockTime: 100000, CPUNormalizationFactor: 2.5}
+            stated: {CPUTime: 1000, maxCPUTime: 10080}
+            open: {MaxRAM: 2000}
+Registry: {VO: {cms: {}}}
+"""
+
+
+@pytest.mark.parametrize("asked", [{"CPUTime": 200_000}, "other.CPUTime >= 200000"], ids=str)
+def test_cpu_time_that_follows_from_other_limits_can_be_required_like_a_stated_one(
+    asked: dict[str, object] | str,
+) -> None:
+    config = validate.parse(LIMITED)
+    found = queue_class_index.get_eligible_nodes(config, vo="cms", queue=asked)
+    assert sorted(found["LCG.A.ch"]["ce"]) == ["long", "walled"]
+
+
+def test_the_cpu_time_of_a_queues_ad_is_what_pilots_offer_there() -> None:
+    config = validate.parse(LIMITED)
+    ads = {each.queue: config.ad(each, "cms").get("CPUTime") for each in config.addresses}
+    assert ads == {"short": 3600, "long": 7_257_600, "walled": 250_000, "stated": 1000, "open": None}
+    offers = {
+        each.queue: queue_offer.build_resource(config.values(each, "cms")).cpu_time
+        for each in config.addresses
+    }
+    assert offers == {**ads, "open": queue_offer.CPU_TIME}
