@@ -34,16 +34,16 @@ class WrittenReal(float):
     __slots__ = ("text",)
     text: str
 
-    def __new__(cls, text: str) -> Self:
-        """The number that is written so."""
-        number = super().__new__(cls, text)
+    def __new__(cls, value: float, text: str) -> Self:
+        """The number, and how it is written."""
+        number = super().__new__(cls, value)
         number.text = text
         return number
 
 
 def keep_text(value: Scalar, text: str) -> Scalar:
-    """The value; a real number that is usually written in another way with its text."""
-    return WrittenReal(text) if isinstance(value, float) and str(value) != text else value
+    """The value; a real number with its text."""
+    return WrittenReal(value, text) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def test_reals_in_records() -> None:
 
 
 def test_reals_in_records_as_they_are_written_where_they_lose_zeros() -> None:
-    raw = {"MySoft": [WrittenReal("5.10"), 5.2, "5.30"], "Other": WrittenReal("3.0")}
+    raw = {"MySoft": [WrittenReal(5.1, "5.10"), 5.2, "5.30"], "Other": WrittenReal(3.0, "3.0")}
     record = parse_record(raw, Declarations())
 
     assert list(versions.find_reals(record)) == [("MySoft", "5.10"), ("MySoft", 5.2), ("Other", "3.0")]
