@@ -206,7 +206,8 @@ class SelectionForm(FilledFilter):
 def _ask_for_selection(page: PageContext, form: SelectionForm) -> HTMLResponse:
     """The list again, as it was, with what to do: no job is ticked."""
     shown = QueryParams(form.from_list)
-    given = {name: shown.getlist(name) if name == "columns" else value for name, value in shown.items()}
+    named = {name: shown.getlist(name) for name in shown}
+    given = {name: values if len(values) > 1 else values[0] for name, values in named.items()}
     try:
         query = ListQuery.model_validate(given)
     except ValidationError as invalid:  # not of a page of ours
