@@ -16,7 +16,14 @@ from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
 from pilotage.plugins.formats.factory_files import entries, xml_entries, yaml_entries
-from pilotage.plugins.formats.factory_files.entries import LIMIT_PARAMETERS, VOS, Factory, FactoryEntry
+from pilotage.plugins.formats.factory_files.entries import (
+    LIMIT_PARAMETERS,
+    SYSTEM,
+    VOS,
+    WHOLE_NODE,
+    Factory,
+    FactoryEntry,
+)
 from requirements.errors import Problem
 from requirements.values import fold
 
@@ -30,7 +37,7 @@ _NUMBERS: Final = {
         "+xcount": 1,
         "request_cpus": 1,
         "RequestCpus": 1,
-        "GLIDEIN_ESTIMATED_CPUS": 1,
+        entries.ESTIMATE: 1,
     },
     "MaxRAM": {"GLIDEIN_MaxMemMBs": 1, "+maxMemory": 1, "request_memory": 1},
     "maxWallClockTime": {"GLIDEIN_Max_Walltime": 1, "+maxWallTime": 60},
@@ -38,14 +45,12 @@ _NUMBERS: Final = {
 }
 #: Attributes with the queue of the batch system; the first that is stated counts.
 _QUEUES: Final = ("+queue", "batch_queue", "+remote_queue")
-_WHOLE_NODE: Final = "+WantWholeNode"
 #: Resources of a glidein, `GPUs,2,type=main`.
 _SLOTS: Final = "GLIDEIN_Resource_Slots"
 _GPUS: Final = re.compile(r"GPUs\s*,\s*(\d+)(?:\s*,\s*type\s*=\s*main)?\s*", re.IGNORECASE)
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
-_SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
 _ARCHITECTURE: Final = "GLIDEIN_ARCH"
 #: What these two are if they say nothing.
 _UNSTATED: Final = frozenset({"", "any", "default", "auto"})
@@ -60,12 +65,12 @@ _READ: Final = frozenset(
         (
             *(name for each in _NUMBERS.values() for name in each),
             *_QUEUES,
-            _WHOLE_NODE,
+            WHOLE_NODE,
             VOS,
             _CMS_SITE,
             _SITE,
             _COUNTRY,
-            _SYSTEM,
+            SYSTEM,
             _ARCHITECTURE,
             *(_START, _DOWNTIME),  # restrictions
         ),
@@ -150,8 +155,8 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
         for name in sources if _find_number(entry, parameter) is None else ():
             if value := entry.attribute(name):
                 yield f"{name} is not carried over: {value!r:.60} is no amount"
-    if (value := entry.attribute(_WHOLE_NODE)) and fold(value) not in ("true", "false"):
-        yield f"not carried over: {_WHOLE_NODE} is {value!r:.60}, allowed is true or false"
+    if (value := entry.attribute(WHOLE_NODE)) and fold(value) not in ("true", "false"):
+        yield f"not carried over: {WHOLE_NODE} is {value!r:.60}, allowed is true or false"
 
 
 def _left_out(entry: FactoryEntry) -> Iterator[str]:
@@ -165,7 +170,7 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
             values = {name: entry.attribute(name) for name, unit in sources.items()}
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
-    for name in (*_QUEUES, _SYSTEM, _ARCHITECTURE):
+    for name in (*_QUEUES, SYSTEM, _ARCHITECTURE):
         value = entry.attribute(name)
         is_used = value == _find_queue(entry) if name in _QUEUES else fold(value) not in _UNSTATED
         if value and not is_used:
@@ -211,11 +216,11 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     yield from ((name, text) for name, text in texts.items() if text)
     numbers = ((name, _find_number(entry, name)) for name in _NUMBERS)
     yield from ((name, number) for name, number in numbers if number is not None)
-    if fold(entry.attribute(_WHOLE_NODE)) == "true":
+    if fold(entry.attribute(WHOLE_NODE)) == "true":
         yield "WholeNode", True
     if vos := entry.attribute(VOS):
         yield "VO", list(dict.fromkeys(each.lower() for each in _SEPARATORS.split(vos) if each))
-    systems = (each.strip() for each in entry.attribute(_SYSTEM).split(","))
+    systems = (each.strip() for each in entry.attribute(SYSTEM).split(","))
     if listed := [each for each in systems if fold(each) not in _UNSTATED]:
         yield "OS", listed
     if cms_site := entry.attribute(_CMS_SITE):

@@ -1,9 +1,11 @@
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from cs_config import validate
 from cs_config.errors import ConfigError
+from cs_config.formats.importers import ImportedConfiguration
 from cs_config.versions.store import NOTHING
 from pilotage.plugins.formats import glidein_factory
 
@@ -335,3 +337,100 @@ def test_the_grid_of_the_examples_is_laid_over_what_is_in_force():
     assert found.notes == ()
     again = glidein_factory.propose_factory(found.proposal.after, {"resources.yaml": text})
     assert again.proposal.differences == ()
+
+
+OF_GENERATOR = """
+DEFAULT_SITE:
+  DEFAULT_GETEKEEPER:
+    DEFAULT_ENTRY:
+      attrs:
+        GLIDEIN_CPUS: {value: 1}
+        GLIDEIN_MaxMemMBs: {value: 2500}
+        GLIDEIN_REQUIRED_OS: {value: rhel6}
+      submit_attrs: {+xcount: 1}
+      limits: {entry: {glideins: 10000, held: 10, idle: 20}, frontend: {glideins: 5000, held: 10, idle: 20}}
+"""
+
+
+def generated(own: str, published: str = "{}") -> ImportedConfiguration:
+    """The import of an entry, with what its CE publishes and what the factory's defaults are."""
+    files = {
+        "mine.yml": f"Lab: {{ce1.example.edu: {{standard: {{One: {own}}}}}}}",
+        "OSG.yml": f"Lab: {{ce1.example.edu: {{standard: {{DEFAULT_ENTRY: {published}}}}}}}",
+        "default.yml": OF_GENERATOR,
+    }
+    return glidein_factory.propose_factory(NOTHING, files)
+
+
+def values_of_one(found: ImportedConfiguration) -> Mapping[str, object]:
+    """The values of the only queue."""
+    config = found.proposal.after
+    [place] = config.addresses
+    return config.values(place, "cms")
+
+
+@pytest.mark.parametrize(
+    ("limits", "total", "idle"),
+    [
+        ("{}", 10000, 2000),
+        ("{entry: {glideins: 8}}", 8, 8),
+        ("{entry: {glideins: 50}}", 50, 10),
+        ("{entry: {glideins: 300, idle: 6}}", 300, 18),
+        ("{entry: {glideins: 300, idle: 12.5}}", 300, 37),
+        ("{entry: {glideins: 300, idle: 120}}", 300, 300),
+        ("{entry: {idle: 6}}", 10000, 600),
+        ("{frontend: {glideins: 200, idle: 10}}", 200, 20),
+    ],
+)
+def test_idle_glideins_are_a_percentage_in_yaml(limits: str, total: int, idle: int):
+    found = values_of_one(generated(f"{{limits: {limits}}}"))
+    assert (found["MaxTotalJobs"], found["MaxWaitingJobs"]) == (total, idle)
+
+
+def test_a_percentage_of_no_number_is_left_out_and_told():
+    text = IN_YAML.replace("glideins: 100", "idle: 20")
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": text})
+    config = found.proposal.after
+    assert "MaxWaitingJobs" not in config.values(config.addresses[0], "gluex")
+    assert "limits/entry/idle" in [note.path for note in found.notes]
+
+
+@pytest.mark.parametrize(
+    ("own", "published", "expected"),
+    [
+        ("{}", "{}", None),
+        ("{attrs: {GLIDEIN_REQUIRED_OS: {value: debian12}}}", "{}", ("debian12",)),
+        ("{}", "{attrs: {GLIDEIN_REQUIRED_OS: {value: 'rhel8,rhel9'}}}", ("rhel8", "rhel9")),
+    ],
+)
+def test_the_factory_overwrites_the_system_of_its_defaults(own: str, published: str, expected: object):
+    found = generated(own, published)
+    assert values_of_one(found).get("OS") == expected
+    assert "DEFAULT_SITE: GLIDEIN_REQUIRED_OS = rhel6" in [note.path for note in found.notes]
+
+
+@pytest.mark.parametrize(
+    ("own", "published", "cpus", "memory"),
+    [
+        ("{submit_attrs: {+WantWholeNode: True}}", "{}", 32, None),
+        ("{}", "{submit_attrs: {+WantWholeNode: true}}", 32, None),
+        ("{submit_attrs: {+WantWholeNode: 'True'}, attrs: {GLIDEIN_ESTIMATED_CPUS: 128}}", "{}", 128, None),
+        ("{submit_attrs: {+WantWholeNode: True}}", "{attrs: {GLIDEIN_CPUS: {value: 64}}}", 64, None),
+        ("{submit_attrs: {+WantWholeNode: True, +xcount: 40}}", "{}", 40, None),
+        ("{submit_attrs: {+WantWholeNode: True}, attrs: {GLIDEIN_MaxMemMBs: 128000}}", "{}", 32, 128000),
+        ("{submit_attrs: {+WantWholeNode: True, +maxMemory: 64000}}", "{}", 32, 64000),
+        ("{attrs: {GLIDEIN_ESTIMATED_CPUS: {value: 40}}}", "{}", 40, None),
+        ("{submit_attrs: {+WantWholeNode: False}}", "{}", 1, 2500),
+    ],
+)
+def test_a_whole_node_is_not_of_the_size_that_other_entries_have(
+    own: str, published: str, cpus: int, memory: int | None
+):
+    found = values_of_one(generated(own, published))
+    assert (found["NumberOfProcessors"], found.get("MaxRAM")) == (cpus, memory)
+
+
+@pytest.mark.parametrize("files", [["default.yml"], ["default.yml", "also.yml"]])
+def test_what_is_so_of_all_entries_is_none(files: list[str]):
+    with pytest.raises(ConfigError, match="no entries"):
+        glidein_factory.propose_factory(NOTHING, dict.fromkeys(files, OF_GENERATOR))

@@ -13,13 +13,19 @@ _RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
 #: `https://ce.example.org:8443/ce-cream/services/CREAM2 pbs long`.
 _CREAM_QUEUE: Final = re.compile(r"(?:/cream-\w+-|/services/CREAM2?\s+\w+\s+)(\S+)\s*$")
 #: Numbers of glideins, in total and idle, as our parameters.
-LIMIT_PARAMETERS: Final = {"glideins": "MaxTotalJobs", "idle": "MaxWaitingJobs"}
+TOTAL: Final = "glideins"
+IDLE: Final = "idle"
+LIMIT_PARAMETERS: Final = {TOTAL: "MaxTotalJobs", IDLE: "MaxWaitingJobs"}
 #: The section with the attributes of an entry, and that with those of its glideins' submission.
 ATTRIBUTES: Final = "attrs"
 SUBMIT: Final = "submit_attrs"
 RSL: Final = "rsl"
 #: The attribute that lists the allowed VOs.
 VOS: Final = "GLIDEIN_Supported_VOs"
+SYSTEM: Final = "GLIDEIN_REQUIRED_OS"
+WHOLE_NODE: Final = "+WantWholeNode"
+#: Processors of a glidein that takes what it finds.
+ESTIMATE: Final = "GLIDEIN_ESTIMATED_CPUS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,9 @@ Source: glideinWMS, factory/tools/OSG_autoconf.py and lib/config_util.py.
 """
 
 import html
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from cs_config.errors import ConfigError
@@ -37,6 +39,24 @@ _VALUES: Final = ("append_value", "value")
 #: Of an entry: the address of its CE, where it is another one than that whose section it stands in.
 _GATEKEEPER: Final = "gatekeeper"
 _YAML_READ: Final = frozenset({*_OF_ENTRY, "gridtype", "enabled", _GATEKEEPER})
+#: Levels of limits: where an entry states the second alone, it is the first as well.
+_ENTRY: Final = "entry"
+_OF_FRONTENDS: Final = "frontend"
+#: What all entries have, and the generator overwrites: the system with `any`,
+_OVERWRITTEN: Final = {ATTRIBUTES: frozenset({fold(entries.SYSTEM)})}
+#: and the size of a whole node, also where only the estimate of its processors tells that it is one.
+_CPUS: Final = "GLIDEIN_CPUS"
+_XCOUNT: Final = "+xcount"
+_SIZES: Final = {
+    ATTRIBUTES: frozenset(map(fold, (_CPUS, "GLIDEIN_MaxMemMBs"))),
+    SUBMIT: frozenset(map(fold, (_XCOUNT, "+maxMemory"))),
+}
+#: The processors of a whole node of which nothing states them.
+_ESTIMATED: Final = {ATTRIBUTES: {entries.ESTIMATE: {"value": 32}}}
+#: Where the generator has a least number of idle glideins, whatever their percentage.
+_LEAST_IDLE: Final = 10
+_COUNT: Final = re.compile(r"[0-9]{1,12}")
+_PERCENTAGE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 
 
 def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
@@ -45,20 +65,54 @@ def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
     stated = [each for tree in trees for each in _list_stated(tree, left_out)]
     of_all: dict[str, object] = {}
     published: dict[tuple[str, ...], dict[str, object]] = {}
-    if len(trees) > 1:
-        for names, entry in stated:
-            if names[-1] == _DEFAULT and names[0] == _OF_ALL_SITES:
-                of_all = entry
-            elif names[-1] == _DEFAULT:
-                published[names[:-1]] = entry
-        stated = [(names, entry) for names, entry in stated if names[-1] != _DEFAULT]
+    for names, entry in stated:
+        if names[-1] == _DEFAULT and names[0] == _OF_ALL_SITES:
+            of_all = entry
+        elif names[-1] == _DEFAULT and len(trees) > 1:
+            published[names[:-1]] = entry
     found = []
     for names, entry in stated:
-        below = importers.merge_trees(of_all, published.get(names[:-1], {}))
-        found.append(_entry(names[0], names[1], names[-1], importers.merge_trees(below, entry)))
-    used = {names[:-1] for names, _ in stated}
-    left_out += ("/".join((*names, _DEFAULT)) for names in published if names not in used)
+        if names[0] != _OF_ALL_SITES and (names[-1] != _DEFAULT or len(trees) == 1):
+            above = importers.merge_trees(published.get(names[:-1], {}), entry)
+            whole = importers.merge_trees(_defaults_of(above, of_all), above)
+            found.append(_entry(names[0], names[1], names[-1], whole))
+    system = _find(dict(_sections(of_all)).get(ATTRIBUTES, {}), entries.SYSTEM)
+    left_out += [f"{_OF_ALL_SITES}: {entries.SYSTEM} = {_text(_value(system)):.60}"] if system else []
+    used = {names[:-1] for names, _ in stated if names[-1] != _DEFAULT}
+    left_out += ("/".join(filter(None, (*names, _DEFAULT))) for names in published if names not in used)
     return Factory(entries=found, left_out=left_out)
+
+
+def _defaults_of(entry: Mapping[str, object], of_all: Mapping[str, object]) -> dict[str, object]:
+    """What all entries have, for this one: the generator decides some of it by what the entry states."""
+    sections = dict(_sections(entry))
+    attributes, submit = sections.get(ATTRIBUTES, {}), sections.get(SUBMIT, {})
+    defaults = _without(of_all, _OVERWRITTEN)
+    is_whole = fold(_text(_find(submit, entries.WHOLE_NODE))) == "true"
+    if of_all and (is_whole or _find(attributes, entries.ESTIMATE) is not None):
+        defaults = _without(defaults, _SIZES)
+        cpus = (_value(_find(attributes, _CPUS)), _find(submit, _XCOUNT))
+        if {fold(_text(each)) for each in cpus} <= {"", "auto"}:
+            defaults = importers.merge_trees(defaults, _ESTIMATED)
+    limits = sections.get(_LIMITS, {})
+    if _OF_FRONTENDS in limits and _ENTRY not in limits:
+        defaults = importers.merge_trees(defaults, {_LIMITS: {_ENTRY: limits[_OF_FRONTENDS]}})
+    return defaults
+
+
+def _without(tree: Mapping[str, object], names: Mapping[str, frozenset[str]]) -> dict[str, object]:
+    """A tree without these (folded) names in its sections."""
+    return {
+        section: {name: about for name, about in below.items() if fold(name) not in names.get(section, ())}
+        if isinstance(below, dict)
+        else below
+        for section, below in tree.items()
+    }
+
+
+def _find(section: Mapping[str, object], wanted: str) -> object:
+    """A value by its name in any case of letters; None if missing."""
+    return next((value for name, value in section.items() if fold(name) == fold(wanted)), None)
 
 
 def _list_stated(
@@ -117,7 +171,7 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
     attributes = entry.get(ATTRIBUTES) or {}
     submit = entry.get(SUBMIT)
     submitted = submit.items() if isinstance(submit, dict) else ()
-    limits = dict(_sections(entry.get(_LIMITS))).get("entry", {})
+    limits = dict(_sections(entry.get(_LIMITS))).get(_ENTRY, {})
     known = attributes.items() if isinstance(attributes, dict) else ()
     frontends = entry.get("allow_frontends")
     gatekeeper = _text(entry.get(_GATEKEEPER))
@@ -131,13 +185,25 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         queue=entries.find_queue(_text(entry.get(entries.RSL)), gatekeeper),
         attributes={each: _text(_value(about)) for each, about in known if about is not None},
         submit={each: html.unescape(_text(value)).strip('"') for each, value in submitted},
-        limits={each: _text(number) for each, number in limits.items()},
+        limits=_count_limits(limits),
         unread=(
             *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
             *(() if isinstance(attributes, dict) else (f"attrs {attributes!r:.60}",)),
         ),
         left_out=tuple(_other_keys(entry)),
     )
+
+
+def _count_limits(limits: Mapping[str, object]) -> dict[str, str]:
+    """The limits of an entry as numbers: that of idle glideins is stated as a percentage of all."""
+    counts = {name: _text(number) for name, number in limits.items() if number is not None}
+    total, percentage = counts.get(entries.TOTAL, ""), counts.get(entries.IDLE, "")
+    if _PERCENTAGE.fullmatch(percentage):
+        del counts[entries.IDLE]
+        if _COUNT.fullmatch(total):
+            share = int(int(total) * Decimal(percentage) / 100)
+            counts[entries.IDLE] = str(min(max(share, _LEAST_IDLE), int(total)))
+    return counts
 
 
 def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
@@ -148,10 +214,9 @@ def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
             yield from (f"{name}/*/{key}" for keys in others for key in keys)
         elif name == _LIMITS:
             for level, numbers in below.items() if isinstance(below, dict) else ():
-                if level == "entry" and isinstance(numbers, dict):
-                    yield from (
-                        f"{name}/{level}/{key}" for key in numbers if key not in entries.LIMIT_PARAMETERS
-                    )
+                if level == _ENTRY and isinstance(numbers, dict):
+                    read = entries.LIMIT_PARAMETERS if numbers.get(entries.TOTAL) is not None else ()
+                    yield from (f"{name}/{level}/{key}" for key in numbers if key not in read)
                 else:
                     yield f"{name}/{level}"
         elif name not in _YAML_READ and (name != entries.RSL or entries.is_beyond_queue(str(below))):
