@@ -3,16 +3,16 @@
 Slow work is done outside of transactions. If another version is stored meanwhile, it is proposed again.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
 from cs_config.editing import permissions, proposals, reverts
 from cs_config.editing.patch import Edit
-from cs_config.editing.permissions import Rights
+from cs_config.editing.permissions import EditNotAllowed, Rights
 from cs_config.editing.proposals import ConfigDraft, Proposal
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.source import diff
@@ -121,12 +121,39 @@ class ConfigEditor:
         base = self._read_base(draft.version, current)
         edits = proposals.list_edits(draft, base, self.rights)
         try:
-            return proposals.propose_edits(base, current, edits, self.rights)
+            return self._propose_within_limits(base, current, edits)
         except ConfigError as error:
             # The edits may cause problems at paths of others.
             shown = self.visible_problems(error.problems, current)
             message = "others depend on what this removes"
             raise ConfigError(shown or (Problem(path="/", message=message),)) from None
+
+    def _propose_within_limits(
+        self, base: Configuration, current: Configuration, edits: Sequence[Edit]
+    ) -> Proposal:
+        """Propose edits; what the author lowered for a time may be raised up to the value that comes back."""
+        try:
+            return proposals.propose_edits(base, current, edits, self.rights)
+        except EditNotAllowed:
+            returning = self._read_returning(current)
+            if returning is None:
+                raise
+            rights = replace(self.rights, returning=returning)
+            return proposals.propose_edits(base, current, edits, rights)
+
+    def _read_returning(self, current: Configuration) -> Configuration | None:
+        """The configuration with what comes back of the author's temporary values; None: nothing does."""
+        with self.transactions.reading() as conn:
+            found = reverts.list_own_returns(conn, current.tree, self.author, self.rights)
+        if not found:
+            return None
+        back = reverts.list_edits(current.tree, found)
+        try:
+            return proposals.propose_edits(
+                current, current, back, Rights(everything=True), restoring=True
+            ).after
+        except ConfigError:  # the values before do not fit any more
+            return None
 
     def _read_base(self, number: int | None, current: Configuration) -> Configuration:
         """The version that a draft starts from."""

@@ -13,6 +13,7 @@ from sqlalchemy import Connection
 from cs_config.editing import reverts, show
 from cs_config.editing.editor import ConfigEditor
 from cs_config.editing.permissions import Rights
+from cs_config.editing.proposals import Proposal
 from cs_config.editing.reverts import Revert
 from cs_config.editing.show import ShownLine
 from cs_config.errors import PathNotFound
@@ -60,28 +61,42 @@ def list_versions(editor: ConfigEditor, *, limit: int, path: str = "") -> list[H
             _visible_entry(config, rights, version, changed, names)
             for version, (_, changed) in zip(about, changes, strict=False)
         )
-        levels = (level for each in _visible_reverts(editor, conn) for level in each.levels)
-        due = {each.version: each.due for each in levels}
+        due = {each.version: each.due for each in _visible_reverts(editor, conn)}
         found = islice((each for each in entries if each is not None), limit)
         return [replace(each, reverts_at=due.get(each.version)) for each in found]
 
 
 def list_reverts(editor: ConfigEditor, path: str = "") -> list[Revert]:
-    """The visible values at or around a path that will be restored, the next first."""
+    """The visible values at or around a path that give way to others, the next first.
+
+    Of values within one another each, with its own time.
+    """
     names = tuple(path.strip("/").split("/")) if path.strip("/") else ()
     with editor.transactions.reading() as conn:
         found = _visible_reverts(editor, conn)
     return sorted((each for each in found if _concerns(each.path, names)), key=lambda each: each.due)
 
 
+def list_ended_returns(editor: ConfigEditor, proposal: Proposal) -> list[Revert]:
+    """The visible temporary values that a proposal changes: what was before them does not come back."""
+    changed = [tuple(path.split("/")) for path in diff.list_paths(proposal.differences)]
+    with editor.transactions.reading() as conn:
+        found = _visible_reverts(editor, conn) if changed else []
+    return [each for each in found if any(_concerns(each.path, names) for names in changed)]
+
+
 def _visible_reverts(editor: ConfigEditor, conn: Connection) -> list[Revert]:
-    """The reverts of visible values. Their problems may be at paths of others: only operators see them."""
+    """The reverts of visible values, with those around them.
+
+    Their problems may be at paths of others: only operators see them.
+    """
     config, rights = editor.live.current, editor.rights
     found = [
-        each
+        level
         for each in reverts.list_reverts(conn)
         if rights.sees_path(config, each.names)
-        and all(rights.sees_path(config, names) for names in diff.list_leaves(each.difference))
+        for level in each.pass_over_ended(each.due).levels
+        if all(rights.sees_path(config, names) for names in diff.list_leaves(level.difference))
     ]
     if rights.everything:
         return found

@@ -121,6 +121,9 @@ class Rights:
     )  #: folded name of each owner group to its VO
     #: Paths of limits that may be lifted, to restore what was there before the VO lowered them for a time.
     restores: frozenset[str] = frozenset()
+    #: The configuration with what comes back of the author's temporary values, up to which limits may be
+    #: set; None: that in force.
+    returning: Configuration | None = None
 
     @property
     def edits(self) -> bool:
@@ -278,10 +281,11 @@ def check_change(
         return
     changed = [(names, each) for each in differences for names in list_leaves(each)]
     _refuse(rights, ("/".join(names) for names, _ in changed if not _may_set(config, rights, names)))
+    bounded = rights.returning or config
     beyond = {
         "/".join(names): reason
         for names, difference in changed
-        if (reason := _find_excess(config, rights, names, _value_after(names, difference)))
+        if (reason := _find_excess(bounded, rights, names, _value_after(names, difference)))
         and "/".join(names) not in rights.restores
     }
     if beyond:

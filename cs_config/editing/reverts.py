@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, insert, select, update
@@ -169,6 +170,18 @@ def _write_level(value: Revert) -> dict[str, object]:
 def select_in_force(tree: Tree, values: Iterable[Revert]) -> list[Revert]:
     """Those whose values are still in force."""
     return [each for each in values if is_equal(find_entry(tree, each.names), each.after)]
+
+
+def list_own_returns(conn: Connection, tree: Tree, author: str, rights: Rights) -> list[Revert]:
+    """Of the values in force that an author, or one with no further rights, has set for a time: what returns.
+
+    Of values within one another the outermost before which there is none of somebody else.
+    """
+    found = []
+    for each in select_in_force(tree, list_reverts(conn)):
+        own = takewhile(lambda level: level.lifts and level.is_changed_by(author, rights), each.levels)
+        found += list(own)[-1:]
+    return found
 
 
 def list_edits(tree: Tree, values: Sequence[Revert]) -> list[Edit]:

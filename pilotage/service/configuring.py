@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
 
-from cs_config.editing import permissions
+from cs_config.editing import history, permissions
 from cs_config.editing.editor import ConfigEditor, StoredChange, Transactions
 from cs_config.editing.permissions import Rights
 from cs_config.editing.proposals import Proposal
@@ -122,6 +122,7 @@ def preview(editor: ConfigEditor, proposal: Proposal, outlook: Outlook) -> Previ
         running=list(outlook.lost_work[:_MOST]),
         closed=list(outlook.closed_places[:_MOST]),
         floors=list(outlook.lowered_floors[:_MOST]),
+        temporary=[temporary(each) for each in history.list_ended_returns(editor, proposal)][:_MOST],
         order=[each for each in outlook.types if may_read(each.vo)][:_MOST],
         in_vain=[each for of_vo in outlook.useless_parameters.values() for each in of_vo[:_MOST]],
         left_out=outlook.left_out,

@@ -114,10 +114,14 @@ class Versions(BaseModel):
 
 
 class TemporaryValue(BaseModel):
-    """A value that an agent will revert."""
+    """A value that an agent will revert; of values of a path within one another each is one."""
 
     path: str
-    value: Any = Field(default=None, description="Value in force until then; absent: there is none.")
+    value: Any = Field(
+        default=None,
+        description="Value in force until then, or from the end of the one within it on; absent: there is "
+        "none.",
+    )
     restored: Any = Field(
         default=None, description="Value in force from then on; absent: there will be none."
     )
@@ -221,6 +225,11 @@ class PreviewAnswer(BaseModel):
     running: list[LostWork]
     closed: list[ClosedPlace]
     floors: list[LoweredFloor] = Field(default=[], description="Floors that VOs would lose, or have less of.")
+    temporary: list[TemporaryValue] = Field(
+        default=[],
+        description="Temporary values that it changes: unless it is temporary, too (`revert_after`), what "
+        "was before them does not come back.",
+    )
     order: list[TypeShift] = Field(default=[], description="Types of jobs that come earlier or later.")
     in_vain: list[UselessParameter]
     left_out: Mapping[str, WaitingWork] = Field(

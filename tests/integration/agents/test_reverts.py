@@ -101,8 +101,9 @@ def test_a_temporary_value_within_another_gives_way_to_it(engine: Engine, servic
     operator = service.operator()
     outer = change(operator, {f"{CE}/MaxRAM": 9000, f"{CE}/Throttle": {"Policy": "level0"}}, 6)
     change(service.as_role("operator", user="bob"), {f"{CE}/MaxRAM": 8000, f"{CE}/SI00": 5}, 2)
-    shown = {each["path"]: (each["value"], each.get("restored")) for each in temporary(operator)}
-    assert shown[f"{CE}/MaxRAM"] == (8000, 9000)
+    inner, around = (each for each in temporary(operator) if each["path"] == f"{CE}/MaxRAM")
+    assert (inner["value"], inner["restored"], inner["author"]) == (8000, 9000, "bob")
+    assert (around["value"], around["restored"], around["reverts_at"]) == (9000, 4000, outer["reverts_at"])
     versions = operator.get("/api/v1/config/versions").json()["versions"]
     assert versions[1]["reverts_at"] == outer["reverts_at"]
     assert let_pass(engine, 3) == RevertsResult(reverted=(3,))

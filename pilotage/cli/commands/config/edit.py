@@ -389,6 +389,10 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
         after = each["after"] or "none"
         what = f"the floor of {each['vo']} at {each['site']}"
         yield f"{what} becomes {after} instead of {each['before']}: {has}, {fits}"
+    for each in answer.get("temporary", ())[:_MOST]:  # a service of 1.0 has none
+        back = diff.format_entry(each["restored"]) if "restored" in each else "no value"
+        when = output.local_time(each["reverts_at"])
+        yield f"{each['path']} is temporary: {back} does not come back at {when}, unless you use --for"
     for each in answer.get("order", ())[:_MOST]:  # a service of 1.0 has none
         jobs = format_count(each["jobs"], "waiting job")
         kind = f"of the type {each['job_type']}" if each["job_type"] else "without a type"

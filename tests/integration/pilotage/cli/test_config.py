@@ -172,6 +172,18 @@ def test_a_floor_that_falls_or_goes_is_told_by_a_preview_and_held_back_by_a_guar
     assert "the floor of" not in run("config", "preview", "--set", f"{floor}=30")[1]
 
 
+def test_the_end_of_a_temporary_value_by_a_change_is_told_by_a_preview(service: Service, run: Run) -> None:
+    floor = "Resources/Sites/LCG.A.org/Floors/cms"
+    for value, time in ((20, ()), (5, ("--for", "2d")), (2, ("--for", "2h"))):
+        assert run("config", "set", f"{floor}={value}", *time)[0] == 0
+    rows = [line.split() for line in run("config", "temporary")[1].splitlines() if floor in line]
+    assert [row[1:3] for row in rows] == [["2", "5"], ["5", "20"]]
+    for change in (("--remove", floor), ("--set", f"{floor}=7")):
+        told = " ".join(run("config", "preview", *change)[1].split())
+        assert all(f"{floor} is temporary: {value} does not come back at 20" in told for value in (5, 20))
+    assert "is temporary" not in run("config", "preview", "--set", "Resources/Sites/LCG.A.org/MaxRAM=9")[1]
+
+
 def test_versions_are_listed_compared_and_taken_back(service: Service, run: Run, tmp_path: Path) -> None:
     run("config", "set", f"{CE}/MaxRAM=8000", "-m", "more memory")
     run("config", "set", f"{CE}/Cores=8")

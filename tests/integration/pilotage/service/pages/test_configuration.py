@@ -215,12 +215,16 @@ def test_of_two_who_change_the_same_the_second_sees_the_others_difference_and_go
 
 
 def test_a_floor_that_falls_is_told_by_the_preview(service: Service, signed_in: SignedIn) -> None:
-    edit(service, {f"{SITE}/Floors/cms": "30%"})
+    edit(service, {f"{SITE}/Floors/cms": "40%"})
+    body = {"set": {f"{SITE}/Floors/cms": "30%"}, "revert_after": 3600}
+    version = {"If-Match": str(service.parts.live.current.version)}
+    service.operator().patch("/api/v1/config", json=body, headers=version).raise_for_status()
     page = signed_in(service, role="operator", user="root")
     page.goto(f"/configuration?path={SITE}")
     fill(page, f"{SITE}/Floors/cms", "10%")
     press(page, "Preview")
     expect(page.get_by_text("The floor of cms at LCG.A.org becomes 10 % instead of 30 %")).to_be_visible()
+    expect(page.get_by_text("is temporary: 40% does not come back")).to_be_visible()
     assert total(page, "lowered_floors") == "1"
     picture(page, "configuration/floor")
 

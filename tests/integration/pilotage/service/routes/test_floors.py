@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cs_config.tree.address import QueueAddress
@@ -126,6 +127,29 @@ def test_a_vo_admin_gives_up_some_of_the_floor_and_takes_no_more(service: Servic
         assert answer.status_code == status, answer.text
     assert "a VO sets no more than the site, 1 core" in answer.text
     assert _floors(service, "vo_admin", vo="cms", user="lead")["cms"]["floor_cores"] == 1
+
+
+def test_a_floor_given_up_for_a_time_may_be_raised_up_to_what_comes_back(service: Service) -> None:
+    """Also by a colleague, and of values within one another; not after one that lasts, nor beyond."""
+    path = f"Resources/Sites/{SITE}/Floors/cms"
+
+    def change(value: object, lasting: float | None = None, user: str = "lead") -> httpx.Response:
+        admin = service.as_role("vo_admin", vo="cms", user=user)
+        body = {"set": {path: value}, "revert_after": lasting}
+        version = {"If-Match": str(service.parts.live.current.version)}
+        return admin.patch("/api/v1/config", json=body, headers=version)
+
+    assert change("10%", 3600).status_code == 403  # nothing was lowered, and parts are not cores
+    assert change(0, 86_400).is_success
+    assert change(1, 3600, user="mate").is_success
+    answer = change(3)
+    assert (answer.status_code, "no more than the site, 2 cores" in answer.text) == (403, True)
+    admin = service.as_role("vo_admin", vo="cms", user="lead")
+    ended = admin.post("/api/v1/config/preview", json={"remove": [path]}).json()["temporary"]
+    assert [(each["value"], each["restored"]) for each in ended] == [(1, 0), (0, 2)]
+    assert change(2).is_success
+    assert change(0).is_success
+    assert change(1).status_code == 403
 
 
 def test_a_preview_names_the_vo_that_a_site_would_be_kept_for(service: Service) -> None:
