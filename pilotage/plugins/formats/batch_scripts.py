@@ -10,6 +10,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from pilotage.plugins.formats.job_import import (
+    BYTE_ORDER_MARK,
     IMPLIED,
     ImportedJobs,
     PartlyRead,
@@ -18,6 +19,7 @@ from pilotage.plugins.formats.job_import import (
     check_jobs,
     check_literal,
     check_size,
+    imply,
     leave_out,
     note_left_out,
     read_count,
@@ -150,7 +152,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "nodes": Rule("_nodes", _read_nodes),
     "requeue": IMPLIED,
     "parsable": IMPLIED,
-    "open-mode": IMPLIED,
+    "open-mode": imply("truncate", otherwise="each attempt has a standard output of its own"),
     "no-kill": IMPLIED,
     "ignore-pbs": IMPLIED,
     "quiet": IMPLIED,
@@ -177,10 +179,13 @@ RULES: Final[Mapping[str, Rule]] = {
     "mem-per-gpu": leave_out("MinRAM is for the whole job"),
     "cpus-per-gpu": leave_out("state cpus-per-task"),
     "gpus-per-task": leave_out("state gpus, the number for the job"),
-    "ntasks-per-node": leave_out("a job runs on one node: state ntasks"),
 }
+#: Numbers of tasks and processors.
+_COUNTS: Final = ("ntasks", "ntasks-per-node", "cpus-per-task")
 #: Read together with others.
-_TOGETHER: Final[tuple[str, ...]] = ("array", "ntasks", "cpus-per-task", "output", "error")
+_TOGETHER: Final[tuple[str, ...]] = ("array", *_COUNTS, "output", "error")
+#: Words of a line that begins another component of a job.
+_COMPONENTS: Final = frozenset({"hetjob", "packjob"})
 
 
 def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) -> ImportedJobs:
@@ -189,15 +194,17 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
     Raises InvalidJob for what is no batch script.
     """
     check_size(text, name)
+    left_out: list[str] = []
+    if text.startswith(BYTE_ORDER_MARK):
+        note_left_out(left_out, "byte order mark", "remove it: with it the first line names no program")
+        text = text.removeprefix(BYTE_ORDER_MARK)
     if not text.startswith("#!"):
         raise refuse(name, "is no script: it does not begin with #!")
-    left_out: list[str] = []
     stated = dict(_list_options(text, name, left_out))
     together: dict[str, str] = {option: stated.pop(option) for option in _TOGETHER if option in stated}
     indices = _list_indices(together.get("array", ""), name, left_out)
-    processors = {
-        option: _read_together(together, option, left_out) for option in ("ntasks", "cpus-per-task")
-    }
+    processors = {"ntasks": _read_tasks(together, left_out)}
+    processors["cpus-per-task"] = _read_together(together, "cpus-per-task", left_out) or 1
     found = dict(apply_rules(RULES, stated, left_out))
     found.pop("_nodes", None)
     if found.get("MinRAM") == 0:
@@ -212,9 +219,10 @@ def read_batch_script(text: str, *, name: str, arguments: Sequence[str] = ()) ->
         )
     exported = found.pop("Environment", [])
     own = exported if isinstance(exported, list) else []
-    for text in (*arguments, *own, *map(str, found.values())):
-        check_literal(text, text, name, has_parameters=len(indices) > 1)
-    variables = [*_list_variables(found, processors, indices), *own]
+    for stated_text in (*arguments, *own, *map(str, found.values())):
+        check_literal(stated_text, stated_text, name, has_parameters=len(indices) > 1)
+    variables = [*_list_variables(str(found.get("JobName", file)), processors, indices), *own]
+    _note_unset_variables(text, variables, left_out)
     description: dict[str, object] = {
         "Executable": file,
         **({"Arguments": list(arguments)} if arguments else {}),
@@ -253,6 +261,8 @@ def _read_option(word: str, words: Iterator[str], where: str) -> tuple[str, str]
     elif len(word) > 1 and word[0] == "-":
         option, value = _SHORT.get(word[1], word[1]), word[2:].removeprefix("=")
         equals = value
+    elif word in _COMPONENTS:
+        raise refuse(where, f"{word} begins another component: a job has one here, import a file for each")
     else:
         raise refuse(where, f"{word!r:.80} is no option of sbatch")
     if option in _SWITCHES or equals:
@@ -280,29 +290,54 @@ def _list_indices(text: str, name: str, left_out: list[str]) -> list[int]:
     return list(found)
 
 
-def _read_together(stated: Mapping[str, str], option: str, left_out: list[str]) -> int:
-    """A number of tasks or processors; 1 if unset or not read."""
+def _read_tasks(stated: Mapping[str, str], left_out: list[str]) -> int:
+    """The number of tasks: of the job, else of its node."""
+    of_node = _read_together(stated, "ntasks-per-node", left_out)
+    tasks = _read_together(stated, "ntasks", left_out)
+    if tasks and of_node not in (None, tasks):
+        note_left_out(left_out, f"ntasks-per-node = {of_node}", "a job runs on one node: ntasks counts")
+    return tasks or of_node or 1
+
+
+def _read_together(stated: Mapping[str, str], option: str, left_out: list[str]) -> int | None:
+    """A number of tasks or processors; None if unset or not read."""
+    if option not in stated:
+        return None
     try:
-        return max(1, read_count(stated.get(option, "1")))
+        if number := read_count(stated[option]):
+            return number
+        reason = "is no number above 0: it counts as not stated"
     except ValueError as error:
-        note_left_out(left_out, f"{option} = {stated[option]}", str(error))
-        return 1
+        reason = str(error)
+    note_left_out(left_out, f"{option} = {stated[option]}", reason)
+    return None
 
 
-def _list_variables(
-    found: Mapping[str, object], processors: Mapping[str, int], indices: Sequence[int]
-) -> Iterator[str]:
-    """Variables of Slurm that scripts read."""
-    yield "SLURM_JOB_ID=%j"
-    if "JobName" in found:
-        yield f"SLURM_JOB_NAME={found['JobName']}"
-    yield f"SLURM_NTASKS={processors['ntasks']}"
+def _list_variables(job_name: str, processors: Mapping[str, int], indices: Sequence[int]) -> Iterator[str]:
+    """Variables of Slurm that scripts read; the working directory is where the files were submitted."""
+    tasks, cores = processors["ntasks"], processors["ntasks"] * processors["cpus-per-task"]
+    yield from ("SLURM_JOB_ID=%j", "SLURM_JOBID=%j", f"SLURM_JOB_NAME={job_name}", "SLURM_SUBMIT_DIR=.")
+    yield from (f"SLURM_NTASKS={tasks}", f"SLURM_NPROCS={tasks}", "SLURM_NNODES=1", "SLURM_JOB_NUM_NODES=1")
+    yield from ("SLURM_NODEID=0", "SLURM_PROCID=0", "SLURM_LOCALID=0")
     yield f"SLURM_CPUS_PER_TASK={processors['cpus-per-task']}"
+    yield from (f"SLURM_CPUS_ON_NODE={cores}", f"SLURM_JOB_CPUS_PER_NODE={cores}")
     if indices:
+        yield "SLURM_ARRAY_JOB_ID=%j"
         yield f"SLURM_ARRAY_TASK_ID={'%s' if len(indices) > 1 else indices[0]}"
         yield f"SLURM_ARRAY_TASK_COUNT={len(indices)}"
         yield f"SLURM_ARRAY_TASK_MIN={min(indices)}"
         yield f"SLURM_ARRAY_TASK_MAX={max(indices)}"
+
+
+def _note_unset_variables(script: str, variables: Sequence[str], left_out: list[str]) -> None:
+    """Note the variables of Slurm that a script names and that it does not find."""
+    known = {each.partition("=")[0] for each in variables}
+    named = dict.fromkeys(re.findall(r"\bSLURM_[A-Z0-9_]+\b(?!=)", script, re.ASCII))
+    unset = [each for each in named if each not in known]
+    if "SLURM_ARRAY_JOB_ID" in named and "SLURM_ARRAY_JOB_ID" in known:
+        note_left_out(left_out, "SLURM_ARRAY_JOB_ID", "is the id of each job (%j) here")
+    if unset:
+        note_left_out(left_out, ", ".join(unset), "your script names it, and nothing sets it here")
 
 
 def _read_outputs(

@@ -9,10 +9,9 @@ import typer
 import yaml
 
 from pilotage.cli import options, settings
-from pilotage.cli.errors import CommandRefused
 from pilotage.cli.settings import Settings
 from pilotage.plugins.formats import batch_scripts, submit_files
-from pilotage.plugins.formats.job_import import ImportedJobs
+from pilotage.plugins.formats.job_import import ImportedJobs, read_text
 
 _FILES_COME_BACK = "only files that OutputSandbox names come back, with the standard output and error"
 
@@ -31,7 +30,7 @@ def import_htcondor(
     Example: `pilotage job import htcondor job.sub`.
     """
     _print(
-        submit_files.read_submit_file(_read(file, "utf-8-sig"), name=str(file), directory=file.parent),
+        submit_files.read_submit_file(read_text(file), name=str(file), directory=file.parent),
         as_json=as_json,
     )
 
@@ -51,17 +50,9 @@ def import_sbatch(
     Example: `pilotage job import sbatch job.sh`.
     """
     _print(
-        batch_scripts.read_batch_script(_read(file), name=str(file), arguments=arguments or ()),
+        batch_scripts.read_batch_script(read_text(file), name=str(file), arguments=arguments or ()),
         as_json=as_json,
     )
-
-
-def _read(file: Path, encoding: str = "utf-8") -> str:
-    """Its text; `utf-8-sig` skips a byte order mark, with which a script would not start."""
-    try:
-        return file.read_text(encoding=encoding)
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandRefused(f"{file}: {error}") from None
 
 
 def _print(found: ImportedJobs, *, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 from cs_config.options import bounds
 from pilotage.plugins.formats.job_import import (
+    BYTE_ORDER_MARK,
     IMPLIED,
     ImportedJobs,
     Rule,
@@ -19,12 +20,15 @@ from pilotage.plugins.formats.job_import import (
     check_jobs,
     check_literal,
     check_size,
+    imply,
     leave_out,
     note_left_out,
     read_count,
     read_memory,
+    read_text,
     refuse,
 )
+from requirements.errors import InvalidJob
 
 _ASSIGNED: Final = re.compile(r"\s*(\+?[A-Za-z_][\w.]*)\s*=\s*(.*?)\s*", re.DOTALL)
 _QUEUE: Final = re.compile(r"\s*queue\b(.*)", re.IGNORECASE | re.DOTALL)
@@ -52,6 +56,8 @@ _WORDS: Final = "ArgumentWords"
 _LONGEST: Final = 100_000
 _DEEPEST: Final = 20
 _MOST_FILLED: Final = 100_000
+#: Queue statements without jobs that a message names.
+_TOLD: Final = 3
 _PROCESS: Final = "Process"
 #: Macros that differ between the jobs of a file, by what they are called in ours.
 _OF_JOBS: Final = {"process": _PROCESS, "procid": _PROCESS, "step": "Step", "row": "Row", "itemindex": "Row"}
@@ -73,6 +79,10 @@ def _read_environment(text: str) -> list[str]:
     if any("=" not in each for each in found):
         raise ValueError("is no list of NAME=value")
     return found
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] == '"' else text
 
 
 def _read_list(text: str) -> list[str]:
@@ -123,15 +133,19 @@ RULES: Final[Mapping[str, Rule]] = {
     "allowed_job_duration": Rule("MaxWallClockTime", read_count),
     "+maxruntime": Rule("MaxWallClockTime", read_count),
     "priority": Rule("Priority", _read_priority),
-    "batch_name": Rule("JobGroup"),
-    "jobbatchname": Rule("JobGroup"),
-    "+jobbatchname": Rule("JobGroup", lambda text: text.strip('"')),
+    "batch_name": Rule("JobGroup", _unquote),
+    "jobbatchname": Rule("JobGroup", _unquote),
+    "+jobbatchname": Rule("JobGroup", _unquote),
     "container_image": Rule("Image"),
     "docker_image": Rule("Image", _read_remote_image),
     "universe": Rule("_universe", _require_universe),
     "log": IMPLIED,
-    "should_transfer_files": IMPLIED,
-    "when_to_transfer_output": IMPLIED,
+    "should_transfer_files": imply(
+        *("yes", "if_needed"), otherwise="files are sent always: jobs share no directory with you"
+    ),
+    "when_to_transfer_output": imply(
+        "on_exit", otherwise="files come back whenever the program has ended by itself"
+    ),
     "stream_output": IMPLIED,
     "stream_error": IMPLIED,
     "input": leave_out("there is no standard input: name it in transfer_input_files, and open it"),
@@ -170,23 +184,31 @@ class _Reader:
     left_out: list[str] = field(default_factory=list)
     descriptions: list[dict[str, object]] = field(default_factory=list)
     jobs: int = 0
+    empty: list[str] = field(default_factory=list)  #: queue statements that make no jobs
     filled: int = 0  #: macros
     of_rows: dict[str, str] = field(default_factory=dict)  #: names of a queue statement, as written
 
     def read(self, text: str) -> ImportedJobs:
         lines = iter(list(_join_lines(text)))
+        unused: list[str] = []
         for number, line in lines:
             where = f"{self.name}:{number}"
             if queue := _QUEUE.fullmatch(line):
                 self.add_jobs(_read_block(queue[1], lines, where), where)
+                unused.clear()
             elif _NOT_READ.match(line):
                 raise refuse(where, f"{line.split()[0]} is not read: write out what it makes")
             elif assigned := _ASSIGNED.fullmatch(line):
                 self.macros[_fold(assigned[1])] = assigned[1], assigned[2]
+                unused.append(f"{assigned[1]} = {assigned[2]}")
             else:
                 raise refuse(where, f"{line.strip()!r:.80} is no keyword = value")
+        if not self.descriptions and self.empty:
+            raise refuse(self.name, f"makes no jobs: {'; '.join(self.empty)}")
         if not self.descriptions:
             raise refuse(self.name, "has no queue statement, which submits jobs")
+        for each in unused:
+            note_left_out(self.left_out, each, "stands after the last queue statement")
         return ImportedJobs(descriptions=self.descriptions, left_out=self.left_out)
 
     def add_jobs(self, statement: str, where: str) -> None:
@@ -199,6 +221,7 @@ class _Reader:
                 check_literal(value, name, where, has_parameters=False)
         if not rows:
             note_left_out(self.left_out, f"queue{statement}", "it makes no jobs")
+            self.empty = [*self.empty, f"line {where.rpartition(':')[2]}: queue{statement:.80}"][:_TOLD]
             return
         stated = self.read_keywords(where, has_parameters=len(rows) > 1)
         words: list[list[str]] = []
@@ -281,9 +304,9 @@ class _Reader:
 
     def read_items(self, file: Path, where: str) -> str:
         try:
-            text = file.read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise refuse(where, f"{file}: {error}") from None
+            text = read_text(file).removeprefix(BYTE_ORDER_MARK)
+        except InvalidJob as error:
+            raise refuse(where, str(error)) from None
         check_size(text, str(file))
         return text
 
@@ -304,7 +327,7 @@ class _Reader:
             value = self.expand(text, tell=is_read)
             known = _FUNCTION.sub("", value) if has_parameters or "$INT" not in value else value
             if found := re.search(r"\$(?:\$|[A-Za-z_]+)\([^)]*\)", known):
-                note_left_out(self.left_out, f"{name} = {text}", f"{found[0]} is not known here")
+                note_left_out(self.left_out, f"{self.spell(name)} = {text}", f"{found[0]} is not known here")
             else:
                 stated[name] = value
         return stated
@@ -328,7 +351,8 @@ class _Reader:
                     continue
                 varied[rule.attribute] = values
             except ValueError as error:
-                note_left_out(self.left_out, f"{name} = {self.macros.get(name, ('', text))[1]}", str(error))
+                given = self.macros.get(name, ("", text))[1]
+                note_left_out(self.left_out, f"{self.spell(name)} = {given}", str(error))
             if name != "executable":
                 del stated[name]
         return varied
@@ -336,9 +360,14 @@ class _Reader:
     def describe(self, stated: dict[str, str], where: str) -> dict[str, object]:
         """The description that keywords make."""
         files = self.read_files({name: stated.pop(name) for name in _TOGETHER if name in stated}, where)
-        found_values = dict(apply_rules(RULES, stated, self.left_out))
+        written = {name: self.spell(name) for name in stated}
+        found_values = dict(apply_rules(RULES, stated, self.left_out, written=written))
         found_values.pop("_universe", None)
         return {**files, **found_values}
+
+    def spell(self, name: str) -> str:
+        """A keyword as the file has it."""
+        return self.macros[name][0] if name in self.macros else self.of_rows.get(name, name)
 
     def is_macro(self, name: str) -> bool:
         """Whether a name is only one that other values use."""
@@ -551,4 +580,5 @@ def read_submit_file(text: str, *, name: str, directory: Path) -> ImportedJobs:
     Raises InvalidJob for what is no submit file, or makes other jobs by conditions or commands.
     """
     check_size(text, name)
+    text = text.removeprefix(BYTE_ORDER_MARK)
     return _Reader(name=name, directory=directory).read(text)

@@ -13,7 +13,7 @@ from optimizers.submit.checking import check_sources
 from optimizers.submit.submitter import Submitter
 from pilotage.cli import application
 from pilotage.plugins.formats.batch_scripts import read_batch_script
-from pilotage.plugins.formats.job_import import ImportedJobs
+from pilotage.plugins.formats.job_import import WITHOUT_EFFECT, ImportedJobs
 from pilotage.plugins.formats.submit_files import read_submit_file
 from requirements.errors import InvalidJob
 from taskqueue.jobs import placeholders
@@ -99,6 +99,7 @@ def test_what_is_left_out_of_a_submit_file_is_named_once() -> None:
         'requirements = OpSysAndVer == "AlmaLinux9"',
         "retries",
         "max_retries = 3",
+        "log = fit.log",
         "$(mass)",  # of the second queue statement, which has no items
     ]
 
@@ -109,6 +110,7 @@ def test_what_has_no_value_is_told_and_an_empty_list_of_outputs_is_empty() -> No
     assert found.left_out == [
         "$(N): has no value in this file, and is left empty",
         "$(fname): has no value in this file, and is left empty",
+        "log = /x: without effect here: it happens anyway, or means nothing",
     ]
     [description] = found.descriptions
     assert description["Arguments"] == ["--in", "1"]
@@ -228,7 +230,9 @@ def test_jobs_of_several_queue_statements_are_counted_on() -> None:
         ("executable = a\nif x\nqueue\nendif\n", "job.sub:2: if is not read"),
         ("executable = a\nnonsense\n", "job.sub:2: 'nonsense' is no keyword"),
         ("executable = a\nqueue x from ls |\n", "no command is run"),
-        ("executable = a\nqueue x in [1:] (a)\n", "has no queue statement"),  # which makes jobs
+        ("executable = a\nqueue x in [1:] (a)\n", "makes no jobs: line 2: queue x in [1:] (a)"),
+        ("executable = a\nqueue 0\n", "job.sub: makes no jobs: line 2: queue 0"),
+        ("executable = a\nqueue f matching files *.nope\n", "line 2: queue f matching files *.nope"),
         ("executable = a\nqueue x in [a] (a)\n", "is not understood"),
         ("executable = a\nqueue x in (a\n", "has no )"),
         ("executable = a\nqueue x from none.txt\n", "none.txt"),
@@ -261,9 +265,20 @@ def test_a_batch_script_becomes_a_description() -> None:
             "StdOutput": "scan-%j_%s.out",
             "Environment": [
                 "SLURM_JOB_ID=%j",
+                "SLURM_JOBID=%j",
                 "SLURM_JOB_NAME=scan",
+                "SLURM_SUBMIT_DIR=.",
                 "SLURM_NTASKS=1",
+                "SLURM_NPROCS=1",
+                "SLURM_NNODES=1",
+                "SLURM_JOB_NUM_NODES=1",
+                "SLURM_NODEID=0",
+                "SLURM_PROCID=0",
+                "SLURM_LOCALID=0",
                 "SLURM_CPUS_PER_TASK=2",
+                "SLURM_CPUS_ON_NODE=2",
+                "SLURM_JOB_CPUS_PER_NODE=2",
+                "SLURM_ARRAY_JOB_ID=%j",
                 "SLURM_ARRAY_TASK_ID=%s",
                 "SLURM_ARRAY_TASK_COUNT=4",
                 "SLURM_ARRAY_TASK_MIN=1",
@@ -334,6 +349,7 @@ def test_no_word_of_a_script_is_lost() -> None:
         "nice: is not known here",
         "output = /dev/null: what it writes is kept",
         "overcommit: is not known here",
+        "verbose: without effect here: it happens anyway, or means nothing",
         "wait: `pilotage job wait`",
     ]
 
@@ -366,6 +382,7 @@ def test_no_limit_of_time_and_all_memory_of_a_node_are_told() -> None:
         ("#!/bin/sh\n#SBATCH -J a%j\n", "x: a%j: %j is filled for each job"),
         ("#!/bin/sh\n#SBATCH --array=a\n", "is no list of indices"),
         ("#!/bin/sh\n#SBATCH --array=0-999999999\n", "allowed are 100,000"),
+        ("#!/bin/sh\n#SBATCH -n 2\n#SBATCH hetjob\n", "x:3: hetjob begins another component"),
         ("#!/bin/sh\n#SBATCH --comment='\n", "x:2: No closing quotation"),
     ],
 )
@@ -383,7 +400,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, str]:
 def test_a_byte_order_mark_begins_neither_a_submit_file_nor_its_items(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As editors of Windows write it; a script that begins with one is none that could be started."""
+    """As editors of Windows write it; of a script the report names it, since nothing would start it."""
     file, items, script = (tmp_path / name for name in ("job.sub", "items.txt", "job.sh"))
     file.write_text("executable = /bin/date\narguments = $(x)\nqueue x from items.txt\n", "utf-8-sig")
     items.write_text("one\ntwo\n", "utf-8-sig")
@@ -392,7 +409,9 @@ def test_a_byte_order_mark_begins_neither_a_submit_file_nor_its_items(
     assert "/bin/date" in found
     assert "one" in found
     assert "\ufeff" not in found
-    assert "is no script" in run(capsys, "sbatch", str(script))[1]
+    found, report = run(capsys, "sbatch", str(script))
+    assert "Executable: job.sh" in found
+    assert "left out: byte order mark: remove it" in report
 
 
 def test_the_commands_print_descriptions_and_the_report(
@@ -409,3 +428,88 @@ def test_the_commands_print_descriptions_and_the_report(
     assert "left out: partition = long: name sites" in report
     assert "only files that OutputSandbox names come back" in report
     assert "no.sub: " in run(capsys, "htcondor", str(tmp_path / "no.sub"))[1]
+
+
+def test_keywords_without_effect_are_named_together_and_those_that_change_the_job_alone() -> None:
+    file = 'executable = x\n+ProjectName = "P"\nlog = a.log\nstream_output = true\n'
+    same = read(f"{file}should_transfer_files = YES\nwhen_to_transfer_output = ON_EXIT\nqueue\n")
+    assert same.left_out == [
+        '+ProjectName = "P": is not known here',
+        "log = a.log, stream_output = true, should_transfer_files = YES, when_to_transfer_output = ON_EXIT: "
+        + WITHOUT_EFFECT,
+    ]
+    other = read("executable = x\nShould_Transfer_Files = NO\nwhen_to_transfer_output = ON_SUCCESS\nqueue\n")
+    assert other.left_out == [
+        "Should_Transfer_Files = NO: files are sent always: jobs share no directory with you",
+        "when_to_transfer_output = ON_SUCCESS: files come back whenever the program has ended by itself",
+    ]
+    script = "#!/bin/sh\n#SBATCH --no-kill --requeue --open-mode=append\n"
+    assert read_batch_script(script, name="x").left_out == [
+        "open-mode = append: each attempt has a standard output of its own",
+        "no-kill, requeue: without effect here: it happens anyway, or means nothing",
+    ]
+
+
+def test_keywords_after_the_last_queue_statement_are_told() -> None:
+    found = read("executable = x\nqueue\nRequest_Memory = 4 GB\n")
+    assert found.left_out == ["Request_Memory = 4 GB: stands after the last queue statement"]
+
+
+@pytest.mark.parametrize("keyword", ["batch_name", "JobBatchName", "+JobBatchName"])
+@pytest.mark.parametrize("value", ['"n:m"', "n:m"])
+def test_a_quoted_name_of_jobs_loses_its_quotes(keyword: str, value: str) -> None:
+    if keyword.startswith("+") and not value.startswith('"'):
+        value = f'"{value}"'
+    [found] = read(f"executable = x\n{keyword} = {value}\nqueue\n").descriptions
+    assert found["JobGroup"] == "n:m"
+
+
+@pytest.mark.parametrize(
+    ("options", "cores", "left_out"),
+    [
+        ("-N1 --ntasks-per-node=4", 4, ["ntasks = 4"]),
+        ("-N1 --ntasks-per-node=4 -c 2", 8, ["ntasks = 4"]),
+        ("-n 2 --ntasks-per-node=4", 2, ["ntasks-per-node = 4", "ntasks = 2"]),
+        ("--cpus-per-task=0", None, ["cpus-per-task = 0"]),
+        ("--ntasks=0", None, ["ntasks = 0"]),
+        ("-c many", None, ["cpus-per-task = many"]),
+    ],
+)
+def test_processors_follow_from_tasks_of_the_job_or_its_node(
+    options: str, cores: int | None, left_out: list[str]
+) -> None:
+    found = read_batch_script(f"#!/bin/sh\n#SBATCH {options}\n", name="x")
+    assert found.descriptions[0].get("NumberOfProcessors") == cores
+    assert [line.partition(":")[0] for line in found.left_out] == left_out
+
+
+def test_variables_of_slurm_that_nothing_sets_are_named() -> None:
+    script = "#!/bin/sh\n#SBATCH -a 1-2 -c 3\n"
+    uses = "cd $SLURM_SUBMIT_DIR; SLURM_OWN=1; echo $SLURM_NODELIST ${SLURM_CPUS_ON_NODE} $SLURM_GTIDS\n"
+    found = read_batch_script(f"{script}{uses}echo $SLURM_ARRAY_JOB_ID\n", name="x")
+    assert found.left_out == [
+        "SLURM_ARRAY_JOB_ID: is the id of each job (%j) here",
+        "SLURM_NODELIST, SLURM_GTIDS: your script names it, and nothing sets it here",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"executable = x\n# caf\xc3", ":2: ends within a character: the file was cut short"),
+        (b"\x7fELF\xff\n", ":1: byte 0xff is not UTF-8, which the file has to be"),
+        (b"\x7fELF\n\0\n", ":2: byte 0x00 is in no text, which the file has to be"),
+        (None, ": cannot be read: No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["htcondor", "sbatch"])
+def test_a_file_that_is_no_text_is_refused_with_its_place(
+    content: bytes | None, problem: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job"
+    if content is not None:
+        file.write_bytes(content)
+    printed, report = run(capsys, kind, str(file))
+    assert not printed
+    assert f"{file}{problem}" in report.replace("\n", "") or f"job{problem}" in report
+    assert "codec" not in report
