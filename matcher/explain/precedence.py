@@ -60,14 +60,15 @@ class OpenQueues:
 
     eligible: int
     closed: int  #: those that take no job like it now
+    off: int = 0  #: those that would be eligible if they were switched on
 
 
 def find_obstacle(first: OpenQueues, second: OpenQueues) -> Precedence | None:
     """Why two jobs do not compete at any queue now; None: they do."""
-    common = first.eligible & second.eligible
+    common = (first.eligible | first.off) & (second.eligible | second.off)
     if not common:
         return Precedence(DecidingRule.QUEUES, None)
-    ways = [common & ~each.closed for each in (first, second)]
+    ways = [common & ~(each.closed | each.off) for each in (first, second)]
     if ways[0] & ways[1]:
         return None
     return Precedence(DecidingRule.CLOSED, float(bool(ways[0])) if any(ways) and not all(ways) else None)
@@ -170,7 +171,7 @@ def describe(
 ) -> str:
     """The answer in one sentence."""
     if found.chance is None:
-        return f"they do not compete: {_NO_ORDER[found.rule]}"
+        return _NO_ORDER[found.rule]
     ahead, behind, chance = first, second, found.chance
     if chance < _EVEN:
         ahead, behind, chance = second, first, 1 - chance
@@ -184,9 +185,13 @@ def describe(
 
 _EVEN = 0.5
 _NO_ORDER = {
-    DecidingRule.QUEUES: "no queue could run both",
-    DecidingRule.CLOSED: "no queue that could run both takes one of them now (see `job explain` of each)",
-    DecidingRule.VO: "their VOs take turns, by the weights of all task queues that a pilot can run",
+    DecidingRule.QUEUES: "they do not compete: no queue could run both",
+    DecidingRule.CLOSED: (
+        "they do not compete now: no queue that could run both takes both (see `job explain` of each)"
+    ),
+    DecidingRule.VO: (
+        "neither comes first: their VOs take turns, by the weights of all task queues that a pilot can run"
+    ),
 }
 
 
@@ -212,6 +217,9 @@ def _explain(rule: DecidingRule, ahead: Contender, behind: Contender, tiers: Job
                 f"for job {behind.job_id} of the same owner, {behind.task_queue.supply} (Scarcity)"
             )
         case DecidingRule.WEIGHT:
+            if ahead.task_queue.family == behind.task_queue.family:
+                together = f"one weight together, {ahead.task_queue.priority:.4g}"
+                return f"the task queues of both are parts of one owner's work and have {together}"
             weights = [each.task_queue.priority for each in (ahead, behind)]
             return "chance decides by the weights of task queues, {:.4g} and {:.4g}".format(*weights)
         case _:

@@ -269,7 +269,7 @@ def vo_of(caller: Caller, named: str | None) -> str:
         message = "is required, since the token does not have exactly one VO"
         raise InvalidRequest([Problem(path="vo", message=message)])
     if not caller.may_read(vo):
-        raise NotAllowed(f"the token is not for pilots of {vo}")
+        raise NotAllowed(f"the token is not for the VO {vo}")
     return vo
 
 

@@ -11,7 +11,7 @@ from agents.effective_shares import CountedUsage, EffectiveShares
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, precedence, queue_set
+from matcher.explain import blockers, closed_places, precedence, queue_set
 from matcher.explain.precedence import Contender, DecidingRule, OpenQueues, Precedence, WeightStep
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -79,7 +79,7 @@ class PrecedenceAnswer(BaseModel):
     decided_by: DecidingRule
     chance: float | None = Field(
         description="That `first` comes before `second` for a pilot that can run both; 1 or 0: always or "
-        "never; null: they do not compete."
+        "never; null: they do not compete, or are of two VOs, which take turns."
     )
     queues: list[int] = Field(description="Numbers of eligible queues: of `first`, `second` and both.")
     weights: list[float] = Field(description="Weights of their task queues, as matchers have them.")
@@ -163,7 +163,8 @@ def _list_usage(usage: Sequence[CountedUsage], who: ShareHolder) -> Iterator[Usa
 def compare_jobs(parts: Services, caller: Caller, first_id: int, second_id: int) -> PrecedenceAnswer:
     """Which of two jobs comes first; `JobNotFound` unless the caller may read the data of their VOs."""
     if first_id == second_id:
-        raise InvalidRequest([Problem(path="second", message="is the same job")])
+        message = f"{second_id} is the first job, too: give two different jobs"
+        raise InvalidRequest([Problem(path="second", message=message)])
     config, now = parts.live.current, parts.clock()
     with parts.replica.reading(first_id, second_id) as conn:
         pair = [
@@ -225,7 +226,8 @@ def _find_queues(conn: Connection, config: Configuration, job: Job, now: datetim
     closed = 0
     if job.status is JobStatus.WAITING:
         closed = blockers.closed_queues(conn, config, question.applicant, asked, whole, now)
-    return OpenQueues(whole.eligible(question.demand), closed)
+    off = closed_places.find_switched_off(whole, question.demand)
+    return OpenQueues(whole.eligible(question.demand), closed, off)
 
 
 def _list_steps(

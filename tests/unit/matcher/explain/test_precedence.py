@@ -106,7 +106,7 @@ def test_jobs_of_several_vos_have_no_order_of_their_own() -> None:
     pair = _contender(_task_queue(1, 5)), _contender(_task_queue(2, 5, vo="dune"))
     found = precedence.decide(*pair, ())
     assert (found.rule, found.chance) == (DecidingRule.VO, None)
-    assert precedence.describe(*pair, found).startswith("they do not compete: their VOs take turns")
+    assert precedence.describe(*pair, found).startswith("neither comes first: their VOs take turns")
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,25 @@ def test_jobs_of_several_vos_have_no_order_of_their_own() -> None:
         ((0b011, 0), (0b110, 0b010), (DecidingRule.CLOSED, 1)),
         ((0b111, 0b001), (0b011, 0b010), (DecidingRule.CLOSED, None)),
         ((0b111, 0b001), (0b111, 0b010), None),
+        ((0b000, 0, 0b001), (0b000, 0, 0b001), (DecidingRule.CLOSED, None)),  # a drained queue for both
+        ((0b010, 0, 0b001), (0b100, 0, 0b001), (DecidingRule.CLOSED, None)),
+        ((0b011, 0), (0b010, 0, 0b001), None),
+        ((0b000, 0, 0b001), (0b010, 0), (DecidingRule.QUEUES, None)),
     ],
 )
 def test_only_at_a_queue_that_takes_both_they_compete(
-    first: tuple[int, int], second: tuple[int, int], expected: tuple[DecidingRule, float | None] | None
+    first: tuple[int, ...], second: tuple[int, ...], expected: tuple[DecidingRule, float | None] | None
 ) -> None:
     found = precedence.find_obstacle(OpenQueues(*first), OpenQueues(*second))
     assert (found and (found.rule, found.chance)) == expected
+
+
+def test_parts_of_one_weight_are_told_with_what_they_share() -> None:
+    pair = [_contender(replace(_task_queue(number, 214.3), family=9)) for number in (1, 2)]
+    assert precedence.describe(*pair, precedence.decide(*pair, ())) == (
+        "each comes first as often as the other: the task queues of both are parts of one owner's work and "
+        "have one weight together, 214.3"
+    )
 
 
 def _split(task_queues: Sequence[TaskQueue], stated: dict[str, float], used: float = 1) -> ShareSplit:

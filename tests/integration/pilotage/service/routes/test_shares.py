@@ -165,6 +165,17 @@ def test_where_a_limit_keeps_one_of_them_out_the_other_comes_first(shared: Servi
     assert order["headline"].startswith(f"job {mine} comes first: no queue for both takes job {hers} now")
 
 
+def test_jobs_of_a_queue_that_is_switched_off_do_not_compete_now(shared: Service) -> None:
+    [mine], [hers] = (_submit(shared, user, Site="LCG.A.org") for user in ("ada", "bob"))
+    operator = shared.operator()
+    body = {"set": {"Resources/Sites/LCG.A.org/Enabled": False}, "message": "no"}
+    version = operator.get("/api/v1/config").headers["ETag"]
+    operator.patch("/api/v1/config", json=body, headers={"If-Match": version}).raise_for_status()
+    order = _order(shared.user("ada"), hers, mine)
+    assert (order["decided_by"], order["chance"], order["queues"]) == ("closed", None, [0, 0, 0])
+    assert order["headline"].startswith("they do not compete now: no queue that could run both takes both")
+
+
 def test_a_job_that_runs_is_compared_by_its_kind(shared: Service) -> None:
     [hers] = _submit(shared, "bob")
     [match] = shared.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()["matches"]
@@ -186,6 +197,11 @@ def test_jobs_of_other_vos_do_not_exist(shared: Service) -> None:
         assert answer.status_code == status
     order = _order(shared.operator(), mine, other)
     assert (order["decided_by"], order["chance"]) == ("vo", None)
+    assert order["headline"].startswith("neither comes first: their VOs take turns, ")
+    same = shared.user("ada").get("/api/v1/shares/order", params={"first": mine, "second": mine})
+    assert f"second: {mine} is the first job, too: give two different jobs" in same.json()["error"]["message"]
+    lead = shared.as_role("vo_admin", vo="cms", user="lead")
+    assert "the token is not for the VO dune" in lead.get("/api/v1/shares", params={"vo": "dune"}).text
 
 
 def test_pilots_are_given_jobs_as_the_order_foresees(shared: Service) -> None:
