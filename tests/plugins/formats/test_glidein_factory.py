@@ -286,6 +286,43 @@ def test_entries_of_several_files_have_what_their_ces_publish_and_what_all_have(
     assert paths == ["Lab/ce9.example.edu/standard/DEFAULT_ENTRY", "attrs/*/job_publish"]
 
 
+OF_ALL_BY_SECTION = """
+DEFAULT_SITE:
+  DEFAULT_GATEKEEPER:
+    DEFAULT_ENTRY:
+      attrs: {GLIDEIN_MaxMemMBs: {value: 2500}, GLIDEIN_Supported_VOs: {value: CMS}}
+    standard:
+      DEFAULT_ENTRY: {attrs: {GLIDEIN_Max_Walltime: {value: 259200}}}
+    gpu:
+      DEFAULT_ENTRY: {attrs: {GLIDEIN_CPUS: {value: 1}, GLIDEIN_MaxMemMBs: {value: 4000}}}
+    unused:
+      DEFAULT_ENTRY: {attrs: {GLIDEIN_CPUS: {value: 64}}}
+"""
+BY_SECTION = """
+Lab:
+  ce1.example.edu:
+    standard: {One: {attrs: {GLIDEIN_CPUS: {value: 8}}}}
+    gpu: {Two: {attrs: {}}}
+    other: {Three: {attrs: {}}}
+    Four: {attrs: {}}
+"""
+
+
+def test_what_all_entries_of_a_section_lack_is_that_of_the_section():
+    files = {"entries.yml": BY_SECTION, "default.yml": OF_ALL_BY_SECTION}
+    found = glidein_factory.propose_factory(NOTHING, files)
+    config = found.proposal.after
+    names = ("NumberOfProcessors", "maxWallClockTime", "MaxRAM")
+    values = {each.queue: config.values(each, "cms") for each in config.addresses}
+    assert {queue: tuple(of_queue.get(name) for name in names) for queue, of_queue in values.items()} == {
+        "One": (8, 259200, 2500),
+        "Two": (1, None, 4000),
+        "Three": (None, None, 2500),
+        "Four": (None, None, 2500),
+    }
+    assert [note.path for note in found.notes] == ["DEFAULT_SITE/unused/DEFAULT_ENTRY"]
+
+
 @pytest.mark.parametrize("system", ["any", "default", "ANY"])
 def test_an_entry_for_any_system_states_none(system: str):
     attrs = {"GLIDEIN_REQUIRED_OS": system, "GLIDEIN_ARCH": "aarch64"}

@@ -2,7 +2,8 @@
 
 Sites have gatekeepers, and these entries: in files of today in sections, and with fields that are common to
 the entries of a site. Of several files those with entries `DEFAULT_ENTRY` state what the entries of others
-lack: what a CE publishes in that section, and at `DEFAULT_SITE` what is so of all.
+lack: what a CE publishes in that section, and at `DEFAULT_SITE` what is so of all, or of those in sections of
+that name.
 
 Source: glideinWMS, factory/tools/OSG_autoconf.py and lib/config_util.py.
 """
@@ -29,7 +30,7 @@ _LIMITS: Final = "limits"
 _OF_ENTRY: Final = frozenset({ATTRIBUTES, SUBMIT, _LIMITS, "allow_frontends"})
 #: Of a site: what each of its entries has, if it has no other.
 _COMMON: Final = "common_entry_fields"
-#: The name of entries that state what others lack, and the site with what is so of all.
+#: The name of entries that state what others lack, and the site with what is so at all sites.
 _DEFAULT: Final = "DEFAULT_ENTRY"
 _OF_ALL_SITES: Final = "DEFAULT_SITE"
 #: What an entry in YAML is, if it says nothing else.
@@ -63,22 +64,26 @@ def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
     """The entries of trees, of which some may state what the entries of others lack."""
     left_out: list[str] = []
     stated = [each for tree in trees for each in _list_stated(tree, left_out)]
-    of_all: dict[str, object] = {}
+    of_all: dict[str, dict[str, object]] = {}  # by section
     published: dict[tuple[str, ...], dict[str, object]] = {}
     for names, entry in stated:
         if names[-1] == _DEFAULT and names[0] == _OF_ALL_SITES:
-            of_all = entry
+            of_all[names[2]] = importers.merge_trees(of_all.get(names[2], {}), entry)
         elif names[-1] == _DEFAULT and len(trees) > 1:
             published[names[:-1]] = entry
     found = []
     for names, entry in stated:
         if names[0] != _OF_ALL_SITES and (names[-1] != _DEFAULT or len(trees) == 1):
             above = importers.merge_trees(published.get(names[:-1], {}), entry)
-            whole = importers.merge_trees(_defaults_of(above, of_all), above)
+            defaults = importers.merge_trees(of_all.get("", {}), of_all.get(names[2], {}))
+            whole = importers.merge_trees(_defaults_of(above, defaults), above)
             found.append(_entry(names[0], names[1], names[-1], whole))
-    system = _find(dict(_sections(of_all)).get(ATTRIBUTES, {}), entries.SYSTEM)
-    left_out += [f"{_OF_ALL_SITES}: {entries.SYSTEM} = {_text(_value(system)):.60}"] if system else []
+    systems = (_find(dict(_sections(each)).get(ATTRIBUTES, {}), entries.SYSTEM) for each in of_all.values())
+    overwritten = (_text(_value(each)) for each in systems if each)
+    left_out += (f"{_OF_ALL_SITES}: {entries.SYSTEM} = {each:.60}" for each in overwritten)
     used = {names[:-1] for names, _ in stated if names[-1] != _DEFAULT}
+    unused = of_all.keys() - {"", *(section for _, _, section in used)}
+    left_out += (f"{_OF_ALL_SITES}/{section}/{_DEFAULT}" for section in sorted(unused))
     left_out += ("/".join(filter(None, (*names, _DEFAULT))) for names in published if names not in used)
     return Factory(entries=found, left_out=left_out)
 
