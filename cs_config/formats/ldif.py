@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from cs_config.errors import one_problem
+from cs_config.formats.foreign_fields import ForeignFields
 from cs_config.tree import glue
 from requirements.values import fold
 
@@ -21,7 +22,7 @@ _COUNTS: Final = {
 }
 
 
-class LdapEntry(dict[str, list[str]]):
+class LdapEntry(ForeignFields[list[str]]):
     """Values of an LDAP entry by folded attribute, with the place where it begins."""
 
     def __init__(self, file: str, line: int) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from cs_config.errors import one_problem
 from cs_config.formats import importers
+from cs_config.formats.foreign_fields import ForeignFields
 from cs_config.formats.importers import ImportedConfiguration
 from cs_config.tree.address import NAME, QueueAddress
 from cs_config.tree.configuration import Configuration
@@ -22,7 +23,7 @@ from requirements.errors import Problem
 from requirements.values import fold
 
 #: Fields of a PanDA queue, or of a compute element of one.
-_Fields = Mapping[str, object]
+_Fields = ForeignFields[object]
 
 _GRID: Final = "LCG"
 #: The field with the compute elements.
@@ -52,12 +53,6 @@ _OPEN_STATES: Final = {
 }
 #: Fields that admit only some jobs, users or nodes.
 _RESTRICTIONS: Final = ("accesscontrol", "allowedgroups", "allowednode")
-_READ: Final = frozenset(
-    (*_NUMBERS, *_OPEN_STATES, *_RESTRICTIONS, _ELEMENTS, _VO, _VIRTUAL, *_SITES[:1], *_NAMES[:1])
-)
-_READ_OF_ELEMENT: Final = frozenset(
-    (*_OPEN_STATES, "ce_endpoint", "ce_flavour", "ce_queue_name", _CPU_MINUTES, _WALL_MINUTES)
-)
 
 
 def propose_cric(
@@ -73,18 +68,19 @@ def propose_cric(
     known = {fold(address.ce): address.site for address in config.addresses}
     for file, text in files.items():
         for name, queue in _read_queues(text, file):
-            elements = [each for each in _list_elements(queue) if isinstance(each, dict)]
+            elements = [each for each in _list_elements(queue) if isinstance(each, ForeignFields)]
             if reason := _find_obstacle(queue, elements):
                 notes.append(Problem(path=f"queue {name:.80}", message=f"not carried over: {reason}"))
                 continue
-            left_out += _left_out(queue, elements)
+            of_queue = _first(queue, _SITES)
             hosts = Counter(gatekeepers.find_host(_text(each, "ce_endpoint")) for each in elements)
             for element in elements:
                 host = gatekeepers.find_host(_text(element, "ce_endpoint"))
                 of_host = f"-{_text(element, 'ce_queue_name')}" if hosts[host] > 1 else ""
-                place = known.get(fold(host)) or site or f"{_GRID}.{_first(queue, _SITES)}"
+                place = known.get(fold(host)) or site or f"{_GRID}.{of_queue}"
                 address = QueueAddress(site=place, ce=host, queue=f"{name}{of_host}")
                 notes += _add(sites, address, queue, element, config)
+            left_out += _left_out(queue, elements)
     read = ", ".join(files)
     notes += importers.list_left_out(left_out, read)
     return importers.merge_import(config, {"Resources": {"Sites": sites}}, notes, read)
@@ -93,14 +89,18 @@ def propose_cric(
 def _read_queues(text: str, file: str) -> Iterator[tuple[str, _Fields]]:
     """The PanDA queues of a text by name: of all, or the one that the text is about."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_hook=ForeignFields)
     except (ValueError, RecursionError) as error:
         raise one_problem(file, f"not JSON: {error}") from error
-    if isinstance(found, dict) and not isinstance(found.get(_ELEMENTS), dict) and _first(found, _NAMES):
-        found = {_first(found, _NAMES): found}
+    is_object = isinstance(found, ForeignFields)
+    if is_object and not isinstance(found.get(_ELEMENTS), dict) and (name := _first(found, _NAMES)):
+        found = {name: found}
     if not isinstance(found, dict) or not any(_looks_like_queue(each) for each in found.values()):
         raise one_problem(file, "no PanDA queues: a JSON object by their names, as pandaqueue/query/?json")
-    return ((name, queue if isinstance(queue, dict) else {}) for name, queue in found.items())
+    return (
+        (name, queue if isinstance(queue, ForeignFields) else ForeignFields())
+        for name, queue in found.items()
+    )
 
 
 def _looks_like_queue(value: object) -> bool:
@@ -112,7 +112,7 @@ def _list_elements(queue: _Fields) -> list[object]:
     return stated if isinstance(stated, list) else []
 
 
-def _find_obstacle(queue: _Fields, elements: list[dict[str, object]]) -> str | None:
+def _find_obstacle(queue: _Fields, elements: list[_Fields]) -> str | None:
     """Why a PanDA queue cannot be a queue here, if so."""
     if queue.get(_VIRTUAL) is True:
         return "it is virtual, what other queues inherit from"
@@ -154,7 +154,7 @@ def _parameters(queue: _Fields, element: _Fields) -> Iterator[tuple[str, object]
     for theirs, ours in _NUMBERS.items():
         if number := _number(queue, theirs):
             yield ours, number
-    if (minutes := _number(element, _WALL_MINUTES)) and not _number(queue, "maxtime"):
+    if not _number(queue, "maxtime") and (minutes := _number(element, _WALL_MINUTES)):
         yield "maxWallClockTime", minutes * 60
     if minutes := _number(element, _CPU_MINUTES):
         yield "maxCPUTime", minutes
@@ -166,32 +166,31 @@ def _parameters(queue: _Fields, element: _Fields) -> Iterator[tuple[str, object]
 def _reasons(fields: _Fields) -> Iterator[str]:
     """Why a queue takes no jobs, or not those of all."""
     for name, is_open in _OPEN_STATES.items():
-        if (state := _text(fields, name)) and fold(state) != is_open:
+        if _states_something(state := fields.get(name)) and fold(str(state).strip()) != is_open:
             yield f"{name} is {state!r:.60}"
     for name in _RESTRICTIONS:
-        if value := _text(fields, name):
+        if _states_something(value := fields.get(name)):
             yield f"{name} is {value!r:.60}"
 
 
-def _left_out(queue: _Fields, elements: list[dict[str, object]]) -> Iterator[str]:
-    """Fields without an equivalent, and those whose value is not used."""
-    named = {fold(_first(queue, _NAMES)), fold(_first(queue, _SITES))}
-    for name, value in queue.items():
-        is_name = name in (*_NAMES, *_SITES) and fold(str(value)) in named
-        if name not in _READ and not is_name and _states_something(value):
-            yield name
-    yield from (f"{name} = {queue[name]!s:.60}" for name in _NUMBERS if _is_unread(queue, name))
+def _left_out(queue: _Fields, elements: list[_Fields]) -> Iterator[str]:
+    """Fields that are not read, and those whose value is not used."""
+    yield from (name for name in _list_unread(queue) if name != _NAMES[0])
+    yield from (f"{_ELEMENTS} = {each!s:.60}" for each in _list_elements(queue) if each not in elements)
+    yield from (f"{name} = {queue[name]!s:.60}" for name in _NUMBERS if _is_unused(queue, name))
     for element in elements:
-        for name, value in element.items():
-            if name not in _READ_OF_ELEMENT and _states_something(value):
-                yield f"{_ELEMENTS}/{name}"
-        unused = {name for name in (_CPU_MINUTES, _WALL_MINUTES) if _is_unread(element, name)}
-        if _number(element, _WALL_MINUTES) and _number(queue, "maxtime"):
-            unused.add(_WALL_MINUTES)
-        yield from (f"{_ELEMENTS}/{name} = {element[name]!s:.60}" for name in sorted(unused))
+        unread = list(_list_unread(element))
+        yield from (f"{_ELEMENTS}/{name}" for name in unread)
+        for name in (_CPU_MINUTES, _WALL_MINUTES):
+            if name not in unread and _is_unused(element, name):
+                yield f"{_ELEMENTS}/{name} = {element[name]!s:.60}"
 
 
-def _is_unread(fields: _Fields, name: str) -> bool:
+def _list_unread(fields: _Fields) -> Iterator[str]:
+    return (name for name, value in fields.list_unread() if _states_something(value))
+
+
+def _is_unused(fields: _Fields, name: str) -> bool:
     return _states_something(fields.get(name)) and not _number(fields, name)
 
 

@@ -106,6 +106,7 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
 #: Options of a user or host that are carried over.
 _OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
 _SUSPENDED: Final = "Suspended"
+_VALUE_OF_SECTION: Final = "a value where a section stands"
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
 _COMPUTING = (_OS_COMPATIBILITY, expiry.SETTING)
@@ -235,6 +236,8 @@ class DiracLayout:
         self, section: Section, path: str, names: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[str, object]]]:
         """Users or hosts with their certificates; those of suspended ones are removed."""
+        for name, leaf in section.leaves():
+            self._leave_out(f"{path}/{name}", leaf, _VALUE_OF_SECTION)
         for name, member in section.sections():
             if _list_items(member, _SUSPENDED):
                 self._note(f"{path}/{name}", member.line, "not carried over: it is suspended")
@@ -252,8 +255,10 @@ class DiracLayout:
         self.vos |= _communities(section)
         tree: dict[str, object] = {}
         allowed = (*_BELOW["Resources"], "Domains", _OS_COMPATIBILITY)
-        for name, entry in self._select_allowed(section, "Resources", allowed).sections():
-            if name == "Sites":
+        for name, entry in self._select_allowed(section, "Resources", allowed).entries.items():
+            if isinstance(entry, Leaf):
+                self._leave_out(f"Resources/{name}", entry, _VALUE_OF_SECTION)
+            elif name == "Sites":
                 tree[name] = self._all_sites(entry)
             elif name == "Computing":
                 if ours := {each: below for each, below in entry.entries.items() if each in _COMPUTING}:

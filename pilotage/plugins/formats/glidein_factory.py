@@ -161,7 +161,7 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
 
 def _left_out(entry: FactoryEntry) -> Iterator[str]:
     """The keys of an entry without an equivalent."""
-    read = _READ | ({fold(_SLOTS)} if _GPUS.fullmatch(entry.attribute(_SLOTS)) else set())
+    read = _READ | ({fold(_SLOTS)} if _count_slots(entry) is not None else set())
     yield from entry.left_out
     for section, stated in {entries.ATTRIBUTES: entry.attributes, entries.SUBMIT: entry.submit}.items():
         yield from (f"{section}/{name}" for name, value in stated.items() if fold(name) not in read)
@@ -170,6 +170,8 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
             values = {name: entry.attribute(name) for name, unit in sources.items()}
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
+    if _count_slots(entry) not in (None, _find_number(entry, "GPUs")):
+        yield f"{_SLOTS} = {entry.attribute(_SLOTS):.60}"
     for name in (*_QUEUES, SYSTEM, _ARCHITECTURE):
         value = entry.attribute(name)
         is_used = value == _find_queue(entry) if name in _QUEUES else fold(value) not in _UNSTATED
@@ -195,7 +197,12 @@ def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     for name, unit in _NUMBERS[parameter].items():
         if (number := gatekeepers.read_limit(entry.attribute(name))) is not None:
             return number * unit
-    slots = _GPUS.fullmatch(entry.attribute(_SLOTS)) if parameter == "GPUs" else None
+    return _count_slots(entry) if parameter == "GPUs" else None
+
+
+def _count_slots(entry: FactoryEntry) -> int | None:
+    """The GPUs of the glideins' resources; None if they state none, or something else."""
+    slots = _GPUS.fullmatch(entry.attribute(_SLOTS))
     return int(slots[1]) if slots else None
 
 

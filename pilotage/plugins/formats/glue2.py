@@ -24,9 +24,11 @@ from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
 from requirements.values import fold
 
-#: Entries by admin domain and id.
-_EntriesById = defaultdict[tuple[str, str], list[LdapEntry]]
-
+#: Attributes by which shares refer to entries, or entries to a share.
+_ENDPOINT: Final = "GLUE2EndpointID"
+_SERVICE: Final = "GLUE2ServiceID"
+_ENVIRONMENT: Final = "GLUE2ResourceID"
+_POLICY: Final = "GLUE2MappingPolicyShareForeignKey"
 _GRID: Final = "LCG"
 #: Types of CEs by words in `GLUE2EndpointInterfaceName`.
 _CE_TYPES: Final = {
@@ -50,25 +52,13 @@ _OF_NODES: Final = {
     "OSName": "OSName",
     "OSVersion": "OSVersion",
 }
-#: Attributes of entries that are read, folded.
-_READ: Final = frozenset(
-    map(
-        fold,
-        (
-            *(f"GLUE2ComputingShare{each}" for names in _NUMBERS.values() for each in names),
-            *(f"GLUE2ExecutionEnvironment{each}" for each in _OF_NODES.values()),
-            *("dn", "objectClass", "GLUE2ShareID", "GLUE2ComputingShareMappingQueue"),
-            *("GLUE2EndpointID", "GLUE2EndpointURL", "GLUE2EndpointInterfaceName", "GLUE2ResourceID"),
-            *("GLUE2ComputingShareComputingEndpointForeignKey", "GLUE2ShareEndpointForeignKey"),
-            *("GLUE2ShareServiceForeignKey", "GLUE2ComputingShareExecutionEnvironmentForeignKey"),
-            *("GLUE2PolicyRule", "GLUE2MappingPolicyShareForeignKey"),
-        ),
-    )
-)
 _OF_SERVICE: Final = ("GLUE2ShareServiceForeignKey", "GLUE2ComputingShareComputingServiceForeignKey")
-_DOMAIN_OF_SERVICE: Final = "GLUE2ServiceAdminDomainForeignKey"
-#: Read, too, of entries that are below no admin domain.
-_READ_WITHOUT_DOMAIN: Final = frozenset(map(fold, (*_OF_SERVICE, _DOMAIN_OF_SERVICE, "GLUE2ServiceID")))
+#: Attributes of shares with the ids of their endpoints, and of their execution environments, folded.
+_OF_ENDPOINTS: Final = ("glue2computingsharecomputingendpointforeignkey", "glue2shareendpointforeignkey")
+_OF_ENVIRONMENTS: Final = (
+    "glue2computingshareexecutionenvironmentforeignkey",
+    "glue2shareresourceforeignkey",
+)
 _NAMES: Final = re.compile(r"^([\w-]+):", re.MULTILINE)
 _DAY: Final = 86400  # s
 _PLATFORMS: Final = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
@@ -127,16 +117,17 @@ def _note(path: str, message: str, share: LdapEntry) -> Problem:
 
 
 def _left_out(entry: LdapEntry) -> Iterator[str]:
-    """Attributes without an equivalent, and those whose value states nothing."""
-    read = _READ if _Index.domain(entry) else _READ | _READ_WITHOUT_DOMAIN
-    yield from (name for name in entry if name not in read)
+    """Attributes that are not read, and those whose value states nothing."""
+    unread = {name for name, _ in entry.list_unread()} - {"dn"}
+    yield from unread
     for theirs in _NUMBERS.values():
         used = next((each for each in theirs if ldif.read_number(entry, each)), None)
         for name in (f"GLUE2ComputingShare{each}" for each in theirs if each != used):
-            yield from (f"{name} = {value:.60}" for value in entry.get(fold(name), ()))
+            values = () if fold(name) in unread else entry.get(fold(name), ())
+            yield from (f"{name} = {value:.60}" for value in values)
     for name in (f"GLUE2ExecutionEnvironment{each}" for each in _OF_NODES.values()):
         value = ldif.read_first(entry, name)
-        if fold(name) in entry and fold(value) in _UNSTATED:
+        if fold(name) in entry.keys() - unread and fold(value) in _UNSTATED:
             yield f"{name} = {value}"
 
 
@@ -222,28 +213,32 @@ def _read_minutes(numbers: Mapping[str, int]) -> Mapping[str, int]:
 
 
 class _Index:
-    """Entries by what shares refer to."""
+    """Entries by the attribute by which they and shares refer to each other, domain and value."""
 
     def __init__(self, entries: Sequence[LdapEntry]) -> None:
         endpoints = ldif.list_class(entries, "ComputingEndpoint") or ldif.list_class(entries, "Endpoint")
-        self._endpoints = self._by_id(endpoints, "GLUE2EndpointID")
         services = ldif.list_class(entries, "ComputingService") or ldif.list_class(entries, "Service")
-        self._services = self._by_id(services, "GLUE2ServiceID")
-        self._nodes = self._by_id(ldif.list_class(entries, "ExecutionEnvironment"), "GLUE2ResourceID")
-        self._policies = self._by_id(
-            ldif.list_class(entries, "MappingPolicy"), "GLUE2MappingPolicyShareForeignKey"
-        )
+        self._entries: defaultdict[tuple[str, str, str], list[LdapEntry]] = defaultdict(list)
+        for name, of_class in (
+            (_ENDPOINT, endpoints),
+            (_SERVICE, services),
+            (_ENVIRONMENT, ldif.list_class(entries, "ExecutionEnvironment")),
+            (_POLICY, ldif.list_class(entries, "MappingPolicy")),
+        ):
+            for entry in of_class:
+                for read, values in entry.items():
+                    if read == fold(name):
+                        self._entries[name, self.domain(entry), values[0]].append(entry)
 
-    def _by_id(self, entries: Iterable[LdapEntry], name: str) -> _EntriesById:
-        """Entries by admin domain and value of an attribute: two domains may use the same id."""
-        found: _EntriesById = defaultdict(list)
-        for each in entries:
-            found[self.domain(each), ldif.read_first(each, name)].append(each)
+    def _referred(self, name: str, share: LdapEntry, key: str) -> Sequence[LdapEntry]:
+        """The entries of the share's domain, and those of no domain, with this id under a name.
+
+        Two domains may use the same id.
+        """
+        found = [each for of in (self.domain(share), "") for each in self._entries.get((name, of, key), ())]
+        for each in found:
+            each.get(fold(name))  # only now it is read
         return found
-
-    def _referred(self, among: _EntriesById, share: LdapEntry, key: str) -> Sequence[LdapEntry]:
-        """The entries of the share's domain with this id, and those of no domain."""
-        return [*among.get((self.domain(share), key), ()), *among.get(("", key), ())]
 
     def name(self, share: LdapEntry) -> str:
         return ldif.read_first(share, "GLUE2ShareID")
@@ -256,19 +251,18 @@ class _Index:
 
     def site(self, share: LdapEntry) -> str:
         """Called after its admin domain, else that of its service: a CE publishes itself below none."""
-        domains = [self.domain(share)]
-        for name in _OF_SERVICE:
-            services = self._referred(self._services, share, ldif.read_first(share, name))
-            domains += (ldif.read_first(each, _DOMAIN_OF_SERVICE).rpartition(":")[2] for each in services)
-        stated = next((each for each in domains if fold(each) not in _UNSTATED), "")
+        stated = next((each for each in self._domains(share) if fold(each) not in _UNSTATED), "")
         return stated and f"{_GRID}.{stated}"
 
+    def _domains(self, share: LdapEntry) -> Iterator[str]:
+        yield self.domain(share)
+        for name in _OF_SERVICE:
+            for service in self._referred(_SERVICE, share, ldif.read_first(share, name)):
+                yield ldif.read_first(service, "GLUE2ServiceAdminDomainForeignKey").rpartition(":")[2]
+
     def _endpoints_of(self, share: LdapEntry) -> Iterator[LdapEntry]:
-        keys = [
-            *share.get("glue2computingsharecomputingendpointforeignkey", ()),
-            *share.get("glue2shareendpointforeignkey", ()),
-        ]
-        return (each for key in keys for each in self._referred(self._endpoints, share, key))
+        keys = (key for name in _OF_ENDPOINTS for key in share.get(name, ()))
+        return (each for key in keys for each in self._referred(_ENDPOINT, share, key))
 
     def host(self, share: LdapEntry) -> str:
         """The host of its first endpoint, else the one that its service is named after."""
@@ -295,7 +289,7 @@ class _Index:
         """The VOs that its policies admit, and the rules that name no VO."""
         vos: dict[str, None] = {}
         others: list[str] = []
-        for policy in self._referred(self._policies, share, self.name(share)):
+        for policy in self._referred(_POLICY, share, self.name(share)):
             for rule in policy.get("glue2policyrule", ()):
                 found = _VO_RULE.fullmatch(rule)
                 if found is None or fold(found[1]) == _ALL:
@@ -308,8 +302,8 @@ class _Index:
         """The values of node attributes in the execution environments of these shares."""
         found: defaultdict[str, set[str]] = defaultdict(set)
         for share in shares:
-            for key in share.get("glue2computingshareexecutionenvironmentforeignkey", ()):
-                for node in self._referred(self._nodes, share, key):
+            for key in (key for name in _OF_ENVIRONMENTS for key in share.get(name, ())):
+                for node in self._referred(_ENVIRONMENT, share, key):
                     for ours, theirs in _OF_NODES.items():
                         value = ldif.read_first(node, f"GLUE2ExecutionEnvironment{theirs}")
                         if fold(value) not in _UNSTATED:

@@ -99,6 +99,8 @@ def test_a_ce_that_the_tree_has_stays_at_its_site() -> None:
         ({"state": "DISABLED"}, {}, "state is 'DISABLED'"),
         ({"site_state": "NOTREADY"}, {}, "site_state is 'NOTREADY'"),
         ({}, {"ce_status": "draining"}, "ce_status is 'draining'"),
+        ({"status": 0}, {}, "status is 0"),
+        ({"allowednode": ["n1"]}, {}, "allowednode is ['n1']"),
         ({"allowedgroups": "/atlas/Role=production"}, {}, "allowedgroups is"),
         ({"accesscontrol": "GROUPLIST"}, {}, "accesscontrol is"),
     ],

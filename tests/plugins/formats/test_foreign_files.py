@@ -134,9 +134,6 @@ IMPORTS: Mapping[str, tuple[Importer, Callable[[str], Variants]]] = {
 SAID_TWICE: Mapping[str, frozenset[str]] = {
     "cric_queues.json": frozenset(
         {
-            # Other names of the queue and of its site.
-            *(f"EXAMPLE {name}" for name in ("nickname", "panda_resource", "siteid")),
-            *(f"EXAMPLE {name}" for name in ("rc_site", "gocname", "atlas_site")),
             # Open, and no virtual queue.
             *(f"EXAMPLE {name}" for name in ("state", "site_state", "rc_site_state", "status", "is_virtual")),
             *(f"EXAMPLE 0 {name}" for name in ("ce_state", "ce_status", "ce_queue_status")),
@@ -192,3 +189,95 @@ def test_a_file_of_windows_is_read_as_the_same(run: Run, tmp_path: Path, file: s
         shown.append((status, out, err.replace(str(there), file)))
     assert shown[0][0] == 0
     assert shown[1] == shown[0]
+
+
+UNKNOWN = "Xyzzy"
+
+
+def ldif_additions(text: str) -> Variants:
+    for position in (each.end() for each in re.finditer(r"^dn:.*\n(?: .*\n)*", text, re.MULTILINE)):
+        yield "", f"{text[:position]}{UNKNOWN}: 1\n{text[position:]}"
+
+
+def cfg_additions(text: str) -> Variants:
+    lines, names, last = text.splitlines(), list[str](), ""
+    for number, line in enumerate(lines):
+        last, before = line.strip(), last
+        if last == "{":
+            names.append(before)
+            for added in (f"{UNKNOWN} = 1", f"{UNKNOWN}\n{{\n {UNKNOWN} = 1\n}}"):
+                yield "/".join(names), "\n".join([*lines[: number + 1], added, *lines[number + 1 :]])
+        elif last == "}":
+            names.pop()
+
+
+def xml_additions(text: str) -> Variants:
+    """An attribute of each element; an element with a text, or with an attribute, in each."""
+    whole = Xml.fromstring(text)  # noqa: S314  (a file of ours)
+    for number, element in enumerate(whole.iter()):
+        for kind in range(3):
+            root = deepcopy(whole)
+            there = list(root.iter())[number]
+            if kind == 0:
+                there.set(UNKNOWN, "1")
+            else:
+                below = Xml.SubElement(there, UNKNOWN, {} if kind == 1 else {"a": "1"})
+                below.text = "1"
+            yield element.tag, Xml.tostring(root, encoding="unicode")
+
+
+def tree_additions(tree: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a tree, each with a value or a section more in one of its sections, or in a list of them."""
+
+    def list_places(below: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        inner = below.items() if isinstance(below, dict) else enumerate(below)
+        yield path
+        for name, each in inner:
+            if isinstance(each, dict) or (isinstance(each, list) and any(isinstance(i, dict) for i in each)):
+                yield from list_places(each, (*path, name))
+
+    for path in list_places(tree, ()):
+        for added in (1, {"a": 1}):
+            changed = deepcopy(tree)
+            there = changed
+            for name in path:
+                there = there[name]
+            if isinstance(there, dict):
+                there[UNKNOWN] = added
+            elif added == 1:
+                there.append(UNKNOWN)
+            else:
+                continue
+            yield "/".join(map(str, path)), changed
+
+
+def yaml_additions(text: str) -> Variants:
+    return ((what, yaml.safe_dump(tree)) for what, tree in tree_additions(yaml.safe_load(text)))
+
+
+def json_additions(text: str) -> Variants:
+    return ((what, json.dumps(tree)) for what, tree in tree_additions(json.loads(text)))
+
+
+ADDITIONS: Mapping[Callable[[str], Variants], Callable[[str], Variants]] = {
+    ldif_variants: ldif_additions,
+    cfg_variants: cfg_additions,
+    xml_variants: xml_additions,
+    yaml_variants: yaml_additions,
+    json_variants: json_additions,
+}
+
+
+@pytest.mark.parametrize("file", [file for file, each in IMPORTS.items() if each[1] in ADDITIONS])
+def test_an_unknown_key_is_noted_at_every_level_of_a_file(file: str) -> None:
+    """Or kept, as queues have parameters of any name; or a section around it is noted as a whole."""
+    importer, list_variants = IMPORTS[file]
+    variants = list(ADDITIONS[list_variants]((FILES / file).read_text()))
+    unnoted = []
+    for place, changed in variants:
+        source, notes = imported(importer, file, changed)
+        left_out = (each.partition(": not carried over")[0] for each in notes if "not carried over" in each)
+        around = {re.split("[/ ]", each)[-1] for each in left_out}.intersection(place.split("/"))
+        if not any(UNKNOWN in each for each in (source, *notes)) and not around:
+            unnoted.append(place)
+    assert (unnoted, bool(variants)) == ([], True)

@@ -286,6 +286,25 @@ def test_entries_of_several_files_have_what_their_ces_publish_and_what_all_have(
     assert paths == ["Lab/ce9.example.edu/standard/DEFAULT_ENTRY", "attrs/*/job_publish"]
 
 
+@pytest.mark.parametrize(
+    ("slots", "notes"), [("GPUs,2", ["GLIDEIN_Resource_Slots = GPUs,2"]), ("GPUs,1", [])]
+)
+def test_gpus_that_another_key_states_otherwise_are_named(slots: str, notes: list[str]):
+    submit = _attributes("submit_attr", {"Request_GPUs": "1"})
+    text = ENTRY.format(attrs=_attributes("attr", {"GLIDEIN_Resource_Slots": slots}), submit=submit)
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    [queue] = found.proposal.after.addresses
+    assert found.proposal.after.values(queue, "cms")["GPUs"] == 1
+    assert [note.path for note in found.notes] == notes
+
+
+def test_a_value_among_the_entries_of_a_section_leaves_them_what_they_are():
+    text = "Lab: {ce1.example.edu: {gpu: {Two: {attrs: {}}, odd: 1}}}"
+    found = glidein_factory.propose_factory(NOTHING, {"entries.yml": text})
+    assert [each.queue for each in found.proposal.after.addresses] == ["Two"]
+    assert "Lab/ce1.example.edu/gpu/odd, a value" in [note.path for note in found.notes]
+
+
 OF_ALL_BY_SECTION = """
 DEFAULT_SITE:
   DEFAULT_GATEKEEPER:

@@ -152,6 +152,18 @@ def test_a_number_that_nobody_stated_is_named(placeholder: str) -> None:
     assert notes[f"GLUE2ComputingShareMaxSlotsPerJob = {placeholder}"] == "not carried over (1 place)"
 
 
+@pytest.mark.parametrize("key", ["GLUE2ShareResourceForeignKey", "GLUE2Other"])
+def test_an_environment_that_no_share_names_is_noted_attribute_by_attribute(key: str) -> None:
+    """GFD.218 has a key of computing shares, and one of shares."""
+    text = BDII.replace("GLUE2ComputingShareExecutionEnvironmentForeignKey", key)
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    is_named = key == "GLUE2ShareResourceForeignKey"
+    assert found.proposal.after.values(LONG, "atlas").get("Architecture") == ("x86_64" if is_named else None)
+    notes = {each.path for each in found.notes}
+    assert ("GLUE2ExecutionEnvironmentPlatform" in notes) is not is_named
+    assert ("GLUE2ResourceID" in notes) is not is_named
+
+
 def test_notes_have_the_line_of_their_share() -> None:
     text = BDII.replace("InterfaceName: org.opensciencegrid.htcondorce", "InterfaceName: org.ogf.bes")
     text = text.replace("MaxWallTime: 259200", "MaxWallTime: 2880").replace(

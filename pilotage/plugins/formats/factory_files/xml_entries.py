@@ -70,8 +70,10 @@ def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
 
 
 def _other_attributes(element: Xml.Element) -> Iterator[str]:
-    """What is not read of an element and those in it, as `tag/attribute`."""
+    """What is not read of an element and those in it, as `tag/attribute`, or `tag` of one with a text."""
     for each in element.iter():
+        if (each.text or "").strip():
+            yield each.tag
         yield from (f"{each.tag}/{name}" for name in each.attrib if name not in _XML_READ.get(each.tag, ()))
 
 

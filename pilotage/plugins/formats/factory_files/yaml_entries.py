@@ -131,7 +131,7 @@ def _list_stated(
         for host, gatekeeper in _sections(hosts):
             if host != _COMMON:
                 left_out += (f"{site}/{host}/{name}, a value" for name in _values(gatekeeper))
-                for section, name, entry in _list_entries(gatekeeper):
+                for section, name, entry in _list_entries(gatekeeper, f"{site}/{host}", left_out):
                     yield (site, host, section, name), importers.merge_trees(common, entry)
 
 
@@ -139,14 +139,26 @@ def _values(section: Mapping[str, object]) -> Iterator[str]:
     return (name for name, below in section.items() if not _is_section(below))
 
 
-def _list_entries(gatekeeper: Mapping[str, object]) -> Iterator[tuple[str, str, dict[str, object]]]:
+def _list_entries(
+    gatekeeper: Mapping[str, object], path: str, left_out: list[str]
+) -> Iterator[tuple[str, str, dict[str, object]]]:
     """The entries of a gatekeeper with their sections, also those in its sections, where one may be empty."""
     for name, below in _sections(gatekeeper):
-        if below and _OF_ENTRY.isdisjoint(below) and all(_is_section(each) for each in below.values()):
+        if _has_entries(below):
+            left_out += (f"{path}/{name}/{each}, a value" for each in _values(below))
             for inner, entry in below.items():
-                yield name, inner, entry if isinstance(entry, dict) else {}
+                if _is_section(entry):
+                    yield name, inner, entry if isinstance(entry, dict) else {}
         else:
             yield "", name, below
+
+
+def _has_entries(section: Mapping[str, object]) -> bool:
+    """Whether a section below a gatekeeper is one of entries, and no entry itself."""
+    if not section or not _YAML_READ.isdisjoint(section):
+        return False
+    is_known = any(not _YAML_READ.isdisjoint(entry) for _, entry in _sections(section))
+    return is_known or all(map(_is_section, section.values()))
 
 
 def _is_section(value: object) -> bool:
@@ -217,6 +229,8 @@ def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
         if name == ATTRIBUTES:
             others = (about.keys() - _VALUES for _, about in _sections(below))
             yield from (f"{name}/*/{key}" for keys in others for key in keys)
+        elif name in (SUBMIT, _LIMITS) and below is not None and not isinstance(below, dict):
+            yield f"{name} = {below!s:.60}"
         elif name == _LIMITS:
             for level, numbers in below.items() if isinstance(below, dict) else ():
                 if level == _ENTRY and isinstance(numbers, dict):
