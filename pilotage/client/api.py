@@ -533,9 +533,12 @@ class ServiceClient:
         """Remove a downtime; those that are left."""
         return self._rows("POST", f"/downtimes/{downtime_id}/remove", "downtimes")
 
-    def import_downtimes(self, source: str, stated: Sequence[Json]) -> Json:
-        """Replace the downtimes of a feed by what it states now."""
-        return self._call("POST", "/downtimes/import", json={"source": source, "downtimes": list(stated)})
+    def import_downtimes(
+        self, source: str, stated: Sequence[Json], *, unreadable: Sequence[str] = ()
+    ) -> Json:
+        """Replace the downtimes of a feed by what it states now; what has one of these ids stays."""
+        feed = {"source": source, "downtimes": list(stated), "unreadable": list(unreadable)}
+        return self._call("POST", "/downtimes/import", json=feed)
 
     def excluded_nodes(self, site: str) -> list[Json]:
         """The nodes of a site that take no jobs for a while."""

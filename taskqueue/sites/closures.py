@@ -278,9 +278,17 @@ class DowntimeChanges:
 
 
 def replace_feed(
-    conn: Connection, source: str, stated: Iterable[Downtime], sites: Collection[str]
+    conn: Connection,
+    source: str,
+    stated: Iterable[Downtime],
+    sites: Collection[str],
+    *,
+    unreadable: Collection[str] = (),
 ) -> DowntimeChanges:
     """Store what a feed states now of some sites, of which what it states no more is deleted.
+
+    What is stored of the entries with one of the ids `unreadable`, of which nobody knows what they state now,
+    stays: a place that should be closed is not opened by a mistake in a feed.
 
     Those that are unchanged keep their id. To be called under `lock_downtimes`: without it two readings at
     once may store the same, which the next one mends.
@@ -289,7 +297,8 @@ def replace_feed(
     rows = conn.execute(OF_SOURCE, {"the_source": source})
     stored = [_build_downtime(row) for row in rows if row.site in here]
     known = {each.key for each in stored}
-    wanted = {each.key: each for each in stated}
+    wanted = {each.key: each for each in stored if each.source_id in unreadable}
+    wanted |= {each.key: each for each in stated}
     same = {
         each.key: each.downtime_id
         for each in stored

@@ -86,7 +86,8 @@ def import_feed(
 ) -> None:
     """Take over the downtimes of CEs that GOCDB or OSG's topology states now, for your sites.
 
-    What the feed changed is changed, what it states no more is removed: run it every few minutes.
+    What the feed changed is changed, what it states no more is removed, and of an entry that cannot be read
+    what it stated before stays: run it every few minutes.
 
     Example: `pilotage downtime import https://goc.example.org/downtimes.xml`.
     """
@@ -94,19 +95,20 @@ def import_feed(
     stated = [
         {**asdict(each), "begins": each.begins.isoformat(), "ends": each.ends.isoformat()}
         for each in read.entries
-        if each.host and each.source_id and each.ends > now
+        if each.ends > now
     ]
     with service.connect() as client:
-        answer = client.import_downtimes(source or read.source, stated)
-    answer["notes"] = [*read.notes, *answer["notes"]]
+        answer = client.import_downtimes(source or read.source, stated, unreadable=list(read.unreadable))
+    unreadable = (f"{key}: {why}: nothing is changed of it" for key, why in read.unreadable.items())
+    answer["notes"] = [*unreadable, *answer["notes"]]
     for note in answer["notes"]:
         output.warn(note)
     counts = ("added", "changed", "removed", "unchanged")
     service.emit(answer, lambda: ", ".join(f"{answer[name]} {name}" for name in counts))
 
 
-def _fetch(feed: str) -> str:
-    """The text of a feed, bounded."""
+def _fetch(feed: str) -> bytes:
+    """The content of a feed, bounded."""
     if feed == "-":
         content = sys.stdin.buffer.read(MOST + 1)
     elif feed.startswith(("https://", "http://")):
@@ -116,7 +118,7 @@ def _fetch(feed: str) -> str:
             content = file.read(MOST + 1)
     if len(content) > MOST:
         raise WrongUsage(f"{feed}: more than {MOST >> 20} MB")
-    return content.decode(errors="replace")
+    return content
 
 
 def _download(url: str) -> bytes:

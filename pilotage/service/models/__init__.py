@@ -4,14 +4,17 @@ The descriptions appear in the OpenAPI document.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 Entry = TypeVar("Entry")
 
 #: Entries in one answer.
 MOST = 1000
+
+#: A text without blanks around it, and with something between them.
+FilledText: TypeAlias = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
 class StrictInput(BaseModel):

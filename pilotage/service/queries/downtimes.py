@@ -14,7 +14,7 @@ from cs_config.options import bounds
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.callers import Caller
-from pilotage.service.models import StrictInput
+from pilotage.service.models import FilledText, StrictInput
 from pilotage.service.queries.sites import DowntimeAnswer
 from pilotage.service.services import Services
 from requirements.errors import InvalidRequest, Problem, did_you_mean
@@ -48,7 +48,7 @@ class NewDowntime(StrictInput):
     begins: AwareDatetime
     ends: AwareDatetime
     severity: Severity = Field(default=Severity.OUTAGE, description="WARNING is only shown.")
-    reason: str = Field(min_length=1, max_length=1000, description="Shown to users.")
+    reason: FilledText = Field(max_length=1000, description="Shown to users.")
 
 
 class StatedDowntime(StrictInput):
@@ -66,8 +66,13 @@ class StatedDowntime(StrictInput):
 class Feed(StrictInput):
     """All downtimes that a feed states now."""
 
-    source: Annotated[str, Field(min_length=1, max_length=100, description="Name of the feed.")]
+    source: Annotated[FilledText, Field(max_length=100, description="Name of the feed.")]
     downtimes: list[StatedDowntime] = Field(max_length=_MOST)
+    unreadable: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(
+        default=[],
+        max_length=_MOST,
+        description="Ids of entries that could not be read: what is stored of them stays.",
+    )
 
 
 class FeedImport(BaseModel):
@@ -128,7 +133,7 @@ def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
     sites = config.sites if caller.is_operator else caller.every_site & config.sites
     known = _find_ces(config)
     notes: dict[str, None] = {}
-    taken = Taken()
+    taken, unreadable = Taken(), set(feed.unreadable)
     # Each once: one may concern all CEs of a site, so those that are stated again cost as much again.
     stated = {(each.source_id, fold(each.host)): each for each in feed.downtimes if _concerns_ce(each, now)}
     for each in stated.values():
@@ -136,14 +141,17 @@ def import_feed(parts: Services, caller: Caller, feed: Feed) -> FeedImport:
         if not places:
             notes[f"{each.host}: the configuration has no such CE"] = None
         elif problem := _find_problem(each.begins, each.ends, None):
-            notes[f"{each.source_id}: {problem.path} {problem.message}"] = None
+            notes[f"{each.source_id}: {problem.path} {problem.message}: nothing is changed of it"] = None
+            unreadable.add(each.source_id)
         else:
             of_caller = [place for place in places if scopes.parse_site(place) in sites]
             for downtime in _read_stated(feed.source, each, of_caller, caller, now):
                 taken.add(downtime)
     with database.writing(parts.engine) as conn:
         closures.lock_downtimes(conn)
-        change = closures.replace_feed(conn, feed.source, taken.downtimes.values(), sites)
+        change = closures.replace_feed(
+            conn, feed.source, taken.downtimes.values(), sites, unreadable=unreadable
+        )
         _require_bounded(conn, taken.of_sites, now)
     audit.done(caller, "import downtimes", source=feed.source, added=change.added, removed=change.removed)
     same = len(taken.downtimes) - change.added - change.changed

@@ -18,7 +18,7 @@ from matcher.limits import advertised_values, throttles
 from pilotage.service.auth import audit, visibility
 from pilotage.service.auth.access import EVERY_ROLE, allow
 from pilotage.service.auth.callers import Caller, Role
-from pilotage.service.models import AnswerModel, ListPage, StrictInput
+from pilotage.service.models import AnswerModel, FilledText, ListPage, StrictInput
 from pilotage.service.queries import sites
 from pilotage.service.queries.sites import ExcludedNodeAnswer, SeenHardwareAnswer, SiteAnswer
 from pilotage.service.routing import SMALL, ApiRoute, CallerOf, PartsOf
@@ -104,7 +104,7 @@ class TakenCounts(BaseModel):
 class BanBody(StrictInput):
     """Ban of a site."""
 
-    reason: str = Field(min_length=1, max_length=1000)
+    reason: FilledText = Field(max_length=1000)
     until: datetime | None = Field(default=None, description="With a time zone; null: until allowed again.")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from cs_config.errors import ConfigError
 from cs_config.formats import downtimes
-from cs_config.formats.downtimes import FeedEntry
+from cs_config.formats.downtimes import DowntimeFeed, FeedEntry
 
 GOCDB = """<?xml version="1.0" encoding="UTF-8"?>
 <results>
@@ -56,17 +56,19 @@ OSG_YAML = """
 """
 
 
+def read_feed(text: str, file: str) -> DowntimeFeed:
+    return downtimes.read_feed(text.encode(), file)
+
+
 def test_a_downtime_of_a_whole_site_is_told() -> None:
     of_site = GOCDB.replace("<HOSTNAME>ce1.example.org</HOSTNAME>", "<SITENAME>EXAMPLE-SITE</SITENAME>")
-    feed = downtimes.read_feed(of_site.replace("results>", "ROOT>"), "feed.xml")
+    feed = read_feed(of_site.replace("results>", "ROOT>"), "feed.xml")
     assert feed.entries == ()
-    [note] = feed.notes
-    assert "119G0" in note
-    assert "names no host" in note
+    assert feed.unreadable == {"119G0": "it names no host, as those of a whole site: plan it by hand"}
 
 
 def test_gocdb_states_times_as_seconds() -> None:
-    feed = downtimes.read_feed(GOCDB, "feed.xml")
+    feed = read_feed(GOCDB, "feed.xml")
     assert feed.source == "gocdb"
     assert feed.entries == (
         FeedEntry(
@@ -82,7 +84,7 @@ def test_gocdb_states_times_as_seconds() -> None:
 
 
 def test_gocdb_may_nest_the_services_of_a_downtime() -> None:
-    entries = downtimes.read_feed(NESTED, "feed.xml").entries
+    entries = read_feed(NESTED, "feed.xml").entries
     assert [(each.source_id, each.host, each.service, each.severity) for each in entries] == [
         ("7G0", "ce1.example.org", "ARC-CE", "WARNING"),
         ("7G0", "se.example.org", "SRM", "WARNING"),
@@ -90,44 +92,131 @@ def test_gocdb_may_nest_the_services_of_a_downtime() -> None:
 
 
 def test_the_hours_of_osg_count_to_24_beside_am_and_pm() -> None:
-    [entry] = downtimes.read_feed(OSG_XML, "feed.xml").entries
+    [entry] = read_feed(OSG_XML, "feed.xml").entries
     assert (entry.host, entry.service, entry.severity) == ("ce1.example.org", "CE", "OUTAGE")
     assert entry.begins == datetime(2030, 1, 1, 13, 0, tzinfo=UTC)
     assert entry.ends == datetime(2030, 1, 2, 1, 30, tzinfo=UTC)
 
 
 def test_yaml_of_osg_names_resources_and_what_cannot_be_read_is_noted() -> None:
-    feed = downtimes.read_feed(OSG_YAML, "downtime.yaml")
+    feed = read_feed(OSG_YAML, "downtime.yaml")
     [entry] = feed.entries
     assert (feed.source, entry.host, entry.severity) == ("osg", "Example_CE", "WARNING")
     assert entry.begins == datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
-    assert len(feed.notes) == 1
+    assert feed.unreadable == {"1005712": "it names no service"}
 
 
 def test_an_entry_with_a_time_beyond_all_calendars_is_noted() -> None:
     one, other = GOCDB.replace("1893484800", "9" * 17), GOCDB.partition("<results>")[2]
-    feed = downtimes.read_feed(one.replace("</results>", other), "feed.xml")
-    assert (len(feed.entries), len(feed.notes)) == (1, 1)
+    feed = read_feed(one.replace("</results>", other), "feed.xml")
+    assert len(feed.entries) == 1
+    assert feed.unreadable == {"119G0": f"END_DATE: '{'9' * 17}' is no time in seconds since 1970"}
 
 
 def test_yaml_without_end_is_refused() -> None:
     texts = (f"- &a{number} [{', '.join([f'*a{number - 1}'] * 10)}]\n" for number in range(1, 20))
     for text in ("- &a0 [x]\n" + "".join(texts), "[" * 5_000):
         with pytest.raises(ConfigError, match=r"line 2|level"):
-            downtimes.read_feed(text, "feed.yaml")
+            read_feed(text, "feed.yaml")
 
 
 def test_values_beside_those_of_a_downtime_are_not_interpreted() -> None:
     stated = OSG_YAML.replace("- Class: SCHEDULED", "- CreatedTime: 2026-02-30")
-    assert len(downtimes.read_feed(stated, "downtime.yaml").entries) == 1
+    assert len(read_feed(stated, "downtime.yaml").entries) == 1
 
 
 @pytest.mark.parametrize("text", ["", "<html><body>503</body></html>", "<results>", "a: 1", "<!-- -->"])
 def test_what_is_no_feed_is_refused_as_a_whole(text: str) -> None:
     with pytest.raises(ConfigError):
-        downtimes.read_feed(text, "feed")
+        read_feed(text, "feed")
 
 
 def test_json_of_cric_is_refused_with_where_its_downtimes_come_from() -> None:
     with pytest.raises(ConfigError, match="CRIC's JSON names no hosts: import what GOCDB and OSG state"):
-        downtimes.read_feed('{"7": {"rc_site": "EXAMPLE-SITE", "severity": "OUTAGE"}}', "cric.json")
+        read_feed('{"7": {"rc_site": "EXAMPLE-SITE", "severity": "OUTAGE"}}', "cric.json")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<results><SITE ID="1"/></results>',
+        "<results><error>Invalid</error></results>",
+        "<results>Invalid</results>",
+        GOCDB.replace("</results>", "<error/></results>"),
+        "<ROOT><SITE/></ROOT>",
+        "<Downtimes><Error/></Downtimes>",
+        OSG_XML.replace("<CurrentDowntimes/>", "<CurrentDowntimes><Resource/></CurrentDowntimes>"),
+        "- CE\n",
+        "- {SITE: EXAMPLE}\n",
+        GOCDB.replace(' ID="32893" PRIMARY_KEY="119G0"', ""),
+    ],
+)
+def test_an_answer_to_another_question_is_refused_as_a_whole(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"downtime|id"):
+        read_feed(text, "feed")
+
+
+@pytest.mark.parametrize(
+    "text", ["<results/>", "<results><meta><count>0</count></meta></results>", "<Downtimes/>", "[]"]
+)
+def test_a_feed_may_state_that_nothing_is_planned(text: str) -> None:
+    feed = read_feed(text, "feed")
+    assert (feed.entries, feed.unreadable) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (">1893456000<", ">soon<", "START_DATE: 'soon' is no time in seconds since 1970"),
+        (">1893484800<", "><", "END_DATE: '' is no time in seconds since 1970"),
+        (">OUTAGE<", "><", "SEVERITY: '' is neither OUTAGE nor WARNING"),
+        (">org.opensciencegrid.htcondorce<", "><", "it has no SERVICE_TYPE"),
+    ],
+)
+def test_an_entry_that_cannot_be_read_is_told_by_its_id(one: str, other: str, why: str) -> None:
+    feed = read_feed(GOCDB.replace(one, other), "feed.xml")
+    assert (feed.entries, feed.unreadable) == ((), {"119G0": why})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        (
+            "Jan 01, 2030 13:00 +0100",
+            "soon",
+            "StartTime: 'soon' is no time such as 'Mar 20, 2026 13:00 +0000'",
+        ),
+        (
+            "13:00 +0100",
+            "25:00",
+            "StartTime: 'Jan 01, 2030 25:00' is no time such as 'Mar 20, 2026 13:00 +0000'",
+        ),
+        ("ResourceName: Example_CE", "Resource: x", "it has no ResourceName"),
+        ("Intermittent Outage", "", "it has no Severity"),
+        ("  - CE", "", "it names no service"),
+    ],
+)
+def test_an_entry_of_osg_that_cannot_be_read_is_told_by_its_id(one: str, other: str, why: str) -> None:
+    feed = read_feed(OSG_YAML.replace(one, other), "downtime.yaml")
+    assert (feed.entries, feed.unreadable["1005711"]) == ((), why)
+
+
+def test_a_time_of_osg_without_a_zone_is_utc() -> None:
+    [entry] = read_feed(OSG_YAML.replace(" +0100", ""), "downtime.yaml").entries
+    assert entry.begins == datetime(2030, 1, 1, 13, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1", "utf-16"])
+def test_a_feed_is_read_in_the_encoding_that_it_declares(encoding: str) -> None:
+    declared = encoding.removesuffix("-sig")
+    text = GOCDB.replace("New cooling", "Réseau").replace("UTF-8", declared)
+    [entry] = downtimes.read_feed(text.encode(encoding), "feed.xml").entries
+    assert entry.reason == "Réseau"
+
+
+@pytest.mark.parametrize("encoding", ["iso-8859-1", "nosuch", "utf-7"])
+def test_a_feed_in_another_encoding_than_it_declares_is_refused(encoding: str) -> None:
+    text = GOCDB.replace("New cooling", "Réseau")
+    declared = text if encoding == "iso-8859-1" else text.replace("UTF-8", encoding)
+    with pytest.raises(ConfigError, match="not XML"):
+        downtimes.read_feed(declared.encode("iso-8859-1"), "feed.xml")

@@ -1,5 +1,6 @@
 """Downtimes over HTTP: who plans them, what they close, and what a feed replaces."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,8 +34,11 @@ def _stated(source_id: str, host: str = "ce1", **more: object) -> dict[str, obje
     return {**entry, "reason": "disks", **times, **more}
 
 
-def _import(client: httpx.Client, *stated: dict[str, object], source: str = "gocdb") -> Any:
-    answer = client.post("/api/v1/downtimes/import", json={"source": source, "downtimes": list(stated)})
+def _import(
+    client: httpx.Client, *stated: dict[str, object], source: str = "gocdb", unreadable: Sequence[str] = ()
+) -> Any:
+    feed = {"source": source, "downtimes": list(stated), "unreadable": list(unreadable)}
+    answer = client.post("/api/v1/downtimes/import", json=feed)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -255,3 +259,23 @@ def test_of_overlapping_downtimes_the_end_of_the_last_one_is_told(service: Servi
     explained = service.user().get("/api/v1/jobs/1/explain").json()["now"]
     [closed] = [each for each in explained if "closed by a downtime" in each]
     assert "long" in closed
+
+
+def test_what_was_stated_of_an_entry_that_cannot_be_read_stays(service: Service) -> None:
+    operator = service.operator()
+    _import(operator, _stated("1G0"), _stated("2G0"), _stated("3G0"))
+    ends_first = _stated("2G0", begins="2200-01-01T00:00:00Z")
+    taken = _import(operator, ends_first, unreadable=["1G0"])
+    assert (taken["removed"], [note[:4] for note in taken["notes"]]) == (1, ["2G0:"])
+    assert sorted(each["source_id"] for each in _list(operator)) == ["1G0", "2G0"]
+    assert _import(operator)["removed"] == 2
+
+
+def test_a_blank_reason_or_source_is_refused(service: Service) -> None:
+    operator = service.operator()
+    refused = [
+        _plan(operator, begins=1, ends=2, reason="  "),
+        operator.post("/api/v1/downtimes/import", json={"source": " ", "downtimes": []}),
+        operator.post(f"/api/v1/sites/{SITE}/ban", json={"reason": "  "}),
+    ]
+    assert [each.status_code for each in refused] == [400] * 3
