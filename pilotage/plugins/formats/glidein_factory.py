@@ -12,7 +12,7 @@ from typing import Any, Final
 from cs_config.errors import one_problem
 from cs_config.formats import importers
 from cs_config.formats.importers import ImportedConfiguration
-from cs_config.tree.address import NAME, QueueAddress
+from cs_config.tree.address import NAME, NAME_ALLOWED, QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
 from pilotage.plugins.formats.factory_files import entries, xml_entries, yaml_entries
@@ -45,15 +45,17 @@ _NUMBERS: Final = {
 }
 #: Attributes with the queue of the batch system; the first that is stated counts.
 _QUEUES: Final = ("+queue", "batch_queue", "+remote_queue")
-#: Resources of a glidein, `GPUs,2,type=main`.
+#: Resources of a glidein, `ioslot,1;GPUs,2,type=main`.
 _SLOTS: Final = "GLIDEIN_Resource_Slots"
-_GPUS: Final = re.compile(r"GPUs\s*,\s*(\d+)(?:\s*,\s*type\s*=\s*main)?\s*", re.IGNORECASE)
+_GPUS: Final = re.compile(
+    r"GPUs\s*,\s*(?:number\s*=\s*)?([0-9]{1,9})\s*(?:,\s*type\s*=\s*main|,\s*,\s*main)?", re.IGNORECASE
+)
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
 _ARCHITECTURE: Final = "GLIDEIN_ARCH"
-#: What these two are if they say nothing.
-_UNSTATED: Final = frozenset({"", "any", "default", "auto"})
+#: What system and architecture are if they say nothing.
+_ANY: Final = frozenset({"any", "default", "auto"})
 #: A condition on jobs, in the factory's own language.
 _START: Final = "GLIDEIN_Entry_Start"
 _DOWNTIME: Final = "GLIDEIN_In_Downtime"
@@ -66,6 +68,7 @@ _READ: Final = frozenset(
             *(name for each in _NUMBERS.values() for name in each),
             *_QUEUES,
             WHOLE_NODE,
+            _SLOTS,
             VOS,
             _CMS_SITE,
             _SITE,
@@ -128,11 +131,12 @@ def _add(
 
     site = entry.attribute(_SITE) or entry.site
     country = entry.attribute(_COUNTRY).lower()
-    address = (".".join(filter(None, (_GRID, site, country))), entry.host, entry.name)
-    if not site or not all(NAME.fullmatch(each) for each in address):
-        note("not carried over: it needs a name, a gatekeeper and GLIDEIN_Site", f"{entry.name!r:.80}")
+    address = ".".join(filter(None, (_GRID, site, country)))
+    stated = {"name": entry.name, "gatekeeper": entry.host, _SITE: site}
+    if fault := _find_fault(stated) or _find_fault({"site": address}):
+        note(f"not carried over: {fault}", f"{entry.name!r:.80}")
         return
-    level = sites.setdefault(address[0], {"Name": site, "CEs": {}})
+    level = sites.setdefault(address, {"Name": site, "CEs": {}})
     if country:
         level["Country"] = country.upper()
     queues = level["CEs"].setdefault(entry.host, {"Queues": {}})["Queues"]
@@ -144,10 +148,18 @@ def _add(
         importers.close(queue)
         closed = f"closed, {importers.ENABLED}: false, restrictions that cannot be imported"
         note(f"{closed}: {'; '.join(reasons)}")
-    place = QueueAddress(site=address[0], ce=entry.host, queue=entry.name)
+    place = QueueAddress(site=address, ce=entry.host, queue=entry.name)
     if not entry.attribute(VOS) and not importers.lists_vos(config, place):
         queue["VO"] = []
         note(f"no VO in {VOS}: no VO is admitted, VO: []")
+
+
+def _find_fault(stated: Mapping[str, str]) -> str | None:
+    """What is missing of the names of an entry's place, each by what it is, or not allowed as a name here."""
+    if missing := [what for what, name in stated.items() if not name]:
+        return f"it has {', '.join(f'no {what}' for what in missing)}"
+    wrong = (f"{what} {name!r:.160}" for what, name in stated.items() if not NAME.fullmatch(name))
+    return next((f"its {each} is not allowed, allowed are {NAME_ALLOWED}" for each in wrong), None)
 
 
 def _unread(entry: FactoryEntry) -> Iterator[str]:
@@ -156,26 +168,27 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
             if value := entry.attribute(name):
                 yield f"{name} is not carried over: {value!r:.60} is no amount"
     if (value := entry.attribute(WHOLE_NODE)) and fold(value) not in ("true", "false"):
-        yield f"not carried over: {WHOLE_NODE} is {value!r:.60}, allowed is true or false"
+        yield f"{WHOLE_NODE} is not carried over: {value!r:.60}, allowed is true or false"
 
 
 def _left_out(entry: FactoryEntry) -> Iterator[str]:
     """The keys of an entry without an equivalent."""
-    read = _READ | ({fold(_SLOTS)} if _count_slots(entry) is not None else set())
     yield from entry.left_out
     for section, stated in {entries.ATTRIBUTES: entry.attributes, entries.SUBMIT: entry.submit}.items():
-        yield from (f"{section}/{name}" for name, value in stated.items() if fold(name) not in read)
+        yield from (f"{section}/{name}" for name, value in stated.items() if fold(name) not in _READ)
     for parameter, sources in _NUMBERS.items():
         if (used := _find_number(entry, parameter)) is not None:
             values = {name: entry.attribute(name) for name, unit in sources.items()}
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
-    if _count_slots(entry) not in (None, _find_number(entry, "GPUs")):
-        yield f"{_SLOTS} = {entry.attribute(_SLOTS):.60}"
-    for name in (*_QUEUES, SYSTEM, _ARCHITECTURE):
-        value = entry.attribute(name)
-        is_used = value == _find_queue(entry) if name in _QUEUES else fold(value) not in _UNSTATED
-        if value and not is_used:
+    are_used = {
+        **{name: entry.attribute(name) == _find_queue(entry) for name in _QUEUES},
+        _SLOTS: set(_list_gpus(entry)) <= {_find_number(entry, "GPUs")} - {None},
+        SYSTEM: bool(_list_values(entry, SYSTEM)),
+        _ARCHITECTURE: len(_list_values(entry, _ARCHITECTURE)) == 1,
+    }
+    for name, is_used in are_used.items():
+        if (value := entry.attribute(name)) and not is_used:
             yield f"{name} = {value:.60}"
 
 
@@ -197,13 +210,20 @@ def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     for name, unit in _NUMBERS[parameter].items():
         if (number := gatekeepers.read_limit(entry.attribute(name))) is not None:
             return number * unit
-    return _count_slots(entry) if parameter == "GPUs" else None
+    described = _list_gpus(entry) if parameter == "GPUs" else ()
+    return next((number for number in described if number is not None), None)
 
 
-def _count_slots(entry: FactoryEntry) -> int | None:
-    """The GPUs of the glideins' resources; None if they state none, or something else."""
-    slots = _GPUS.fullmatch(entry.attribute(_SLOTS))
-    return int(slots[1]) if slots else None
+def _list_gpus(entry: FactoryEntry) -> list[int | None]:
+    """The number of GPUs in each description of resources; None for other resources, or an open number."""
+    described = filter(None, map(str.strip, entry.attribute(_SLOTS).split(";")))
+    return [int(found[1]) if (found := _GPUS.fullmatch(each)) else None for each in described]
+
+
+def _list_values(entry: FactoryEntry, name: str) -> list[str]:
+    """The values of an attribute, between commas; none where any will do."""
+    values = list(filter(None, map(str.strip, entry.attribute(name).split(","))))
+    return [] if any(fold(each) in _ANY for each in values) else values
 
 
 def _find_queue(entry: FactoryEntry) -> str:
@@ -213,12 +233,12 @@ def _find_queue(entry: FactoryEntry) -> str:
 
 def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     kind = _CE_TYPES.get(entry.grid_type, entry.grid_type)
-    architecture = entry.attribute(_ARCHITECTURE)
+    architectures = _list_values(entry, _ARCHITECTURE)
     texts = {
         "CEType": kind,
         "Endpoint": entry.endpoint,
         "BatchQueue": _find_queue(entry),
-        "Architecture": "" if fold(architecture) in _UNSTATED else architecture,
+        "Architecture": architectures[0] if len(architectures) == 1 else "",
     }
     yield from ((name, text) for name, text in texts.items() if text)
     numbers = ((name, _find_number(entry, name)) for name in _NUMBERS)
@@ -227,9 +247,8 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
         yield "WholeNode", True
     if vos := entry.attribute(VOS):
         yield "VO", list(dict.fromkeys(each.lower() for each in _SEPARATORS.split(vos) if each))
-    systems = (each.strip() for each in entry.attribute(SYSTEM).split(","))
-    if listed := [each for each in systems if fold(each) not in _UNSTATED]:
-        yield "OS", listed
+    if systems := _list_values(entry, SYSTEM):
+        yield "OS", systems
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}
     for theirs, ours in LIMIT_PARAMETERS.items():

@@ -1,5 +1,7 @@
+import html
 from collections.abc import Mapping
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import pytest
 
@@ -145,7 +147,7 @@ def _attributes(tag: str, stated: dict[str, str]) -> str:
         ({}, {"Request_GPUs": "4", "+queue": "&quot;gpuq&quot;"}, {"GPUs": 4, "BatchQueue": "gpuq"}, []),
         ({"GLIDEIN_Resource_Slots": "GPUs,4,type=main"}, {}, {"GPUs": 4}, []),
         ({"GLIDEIN_Resource_Slots": "gpus,2"}, {}, {"GPUs": 2}, []),
-        ({"GLIDEIN_Resource_Slots": "ioslot,1"}, {}, {}, ["attrs/GLIDEIN_Resource_Slots"]),
+        ({"GLIDEIN_Resource_Slots": "ioslot,1"}, {}, {}, ["GLIDEIN_Resource_Slots = ioslot,1"]),
         (
             {},
             {"+WantWholeNode": "True", "+maxWallTime": "2880"},
@@ -490,3 +492,67 @@ def test_a_whole_node_is_not_of_the_size_that_other_entries_have(
 def test_what_is_so_of_all_entries_is_none(files: list[str]):
     with pytest.raises(ConfigError, match="no entries"):
         glidein_factory.propose_factory(NOTHING, dict.fromkeys(files, OF_GENERATOR))
+
+
+@pytest.mark.parametrize(
+    ("name", "gatekeeper", "site", "message"),
+    [
+        ("E", "ce.a.org", "Lehigh - Hawk", "GLIDEIN_Site 'Lehigh - Hawk' is not allowed"),
+        ("E", "ce.a.org", "X: INFN", "GLIDEIN_Site 'X: INFN' is not allowed"),
+        ("A:b/c", "ce.a.org", "A", "its name 'A:b/c' is not allowed"),
+        ("E", "", "A", "it has no gatekeeper"),
+        ("E", "", "", "it has no gatekeeper, no GLIDEIN_Site"),
+        ("", "ce.a.org", "A", "it has no name"),
+        ("E", "ce.a.org", "A" * 130, "is not allowed"),
+    ],
+)
+def test_the_cause_is_told_of_an_entry_that_is_not_carried_over(
+    name: str, gatekeeper: str, site: str, message: str
+):
+    text = ENTRY.format(attrs="", submit="").replace('name="E"', f'name="{name}"')
+    text = text.replace("ce.a.org ce.a.org:9619", gatekeeper)
+    text = text.replace('"GLIDEIN_Site" value="A"', f'"GLIDEIN_Site" value="{site}"')
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    assert found.proposal.after.addresses == ()
+    [note] = found.notes
+    assert note.message.startswith("not carried over: ")
+    assert message in note.message
+    assert ("allowed are letters, digits" in note.message) == ("is not allowed" in message)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "expected", "notes"),
+    [
+        (
+            {"GLIDEIN_Resource_Slots": "io,2;GPUs,3,type=main"},
+            {"GPUs": 3},
+            ["GLIDEIN_Resource_Slots = io,2;GPUs,3,type=main"],
+        ),
+        ({"GLIDEIN_Resource_Slots": "gpus, 2; "}, {"GPUs": 2}, []),
+        ({"GLIDEIN_Resource_Slots": "GPUs,3,,main"}, {"GPUs": 3}, []),
+        ({"GLIDEIN_Resource_Slots": "GPUs,number=3,type=main"}, {"GPUs": 3}, []),
+        ({"GLIDEIN_Resource_Slots": "GPUs,type=main"}, {}, ["GLIDEIN_Resource_Slots = GPUs,type=main"]),
+        ({"GLIDEIN_ARCH": "x86_64,aarch64"}, {}, ["GLIDEIN_ARCH = x86_64,aarch64"]),
+        ({"GLIDEIN_ARCH": "aarch64, "}, {"Architecture": "aarch64"}, []),
+        ({"GLIDEIN_ARCH": "x86_64,any"}, {}, ["GLIDEIN_ARCH = x86_64,any"]),
+        ({"GLIDEIN_REQUIRED_OS": "rhel7, rhel8"}, {"OS": ("rhel7", "rhel8")}, []),
+        ({"GLIDEIN_REQUIRED_OS": "rhel7,any"}, {}, ["GLIDEIN_REQUIRED_OS = rhel7,any"]),
+    ],
+)
+def test_attributes_with_several_values(attrs: dict[str, str], expected: dict[str, object], notes: list[str]):
+    text = ENTRY.format(attrs=_attributes("attr", attrs), submit="")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",), "Enabled": True}
+    assert values_of_one(found) == always | expected
+    assert [note.path for note in found.notes] == notes
+
+
+@pytest.mark.parametrize("rsl", ['(queue="gq")', "(queue=gq)", "( queue = 'gq' )"])
+def test_the_queue_of_rsl_may_be_quoted(rsl: str):
+    text = ENTRY.format(attrs="", submit="").replace("<entry ", f"<entry rsl={quoteattr(rsl)} ")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    assert (values_of_one(found)["BatchQueue"], found.notes) == ("gq", ())
+    escaped = html.escape(rsl)
+    in_yaml = f'Lab: {{ce1: {{E: {{rsl: "{escaped}", attrs: {{GLIDEIN_Supported_VOs: CMS}}}}}}}}'
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": in_yaml})
+    assert (values_of_one(found)["BatchQueue"], found.notes) == ("gq", ())

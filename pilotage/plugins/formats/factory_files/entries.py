@@ -8,7 +8,7 @@ from typing import Final
 from pilotage.plugins.formats import gatekeepers
 from requirements.values import fold
 
-_RSL_QUEUE: Final = re.compile(r"\(\s*queue\s*=\s*([^()\s]+)\s*\)")
+_RSL_QUEUE: Final = re.compile(r"""\(\s*queue\s*=\s*["']?([^()"'\s]+)["']?\s*\)""")
 #: The end of a gatekeeper of CREAM, `ce.example.org:8443/cream-pbs-long` or, as HTCondor has it,
 #: `https://ce.example.org:8443/ce-cream/services/CREAM2 pbs long`.
 _CREAM_QUEUE: Final = re.compile(r"(?:/cream-\w+-|/services/CREAM2?\s+\w+\s+)(\S+)\s*$")

@@ -199,9 +199,9 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         endpoint=entries.find_endpoint(gatekeeper),
         grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
-        queue=entries.find_queue(_text(entry.get(entries.RSL)), gatekeeper),
-        attributes={each: _text(_value(about)) for each, about in known if about is not None},
-        submit={each: html.unescape(_text(value)).strip('"') for each, value in submitted},
+        queue=entries.find_queue(_unescape(entry.get(entries.RSL)), gatekeeper),
+        attributes={each: _unescape(_value(about)).strip('"') for each, about in known if about is not None},
+        submit={each: _unescape(value).strip('"') for each, value in submitted},
         limits=_count_limits(limits),
         unread=(
             *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
@@ -238,7 +238,7 @@ def _other_keys(entry: Mapping[str, object]) -> Iterator[str]:
                     yield from (f"{name}/{level}/{key}" for key in numbers if key not in read)
                 else:
                     yield f"{name}/{level}"
-        elif name not in _YAML_READ and (name != entries.RSL or entries.is_beyond_queue(str(below))):
+        elif name not in _YAML_READ and (name != entries.RSL or entries.is_beyond_queue(_unescape(below))):
             yield name
 
 
@@ -255,6 +255,11 @@ def _sections(entry: object) -> Iterator[tuple[str, dict[str, object]]]:
     for name, below in entry.items() if isinstance(entry, dict) else ():
         if isinstance(below, dict):
             yield name, below
+
+
+def _unescape(value: object) -> str:
+    """A text that the generator writes into XML as it is."""
+    return html.unescape(_text(value))
 
 
 def _text(value: object) -> str:
