@@ -14,6 +14,7 @@ from cs_config.editing import permissions, proposals, reverts
 from cs_config.editing.patch import Edit
 from cs_config.editing.permissions import EditNotAllowed, Rights
 from cs_config.editing.proposals import ConfigDraft, Proposal
+from cs_config.editing.reverts import Revert
 from cs_config.errors import ConfigError, EditConflict, VersionConflict
 from cs_config.source import diff
 from cs_config.source.diff import ABSENT, Difference
@@ -145,15 +146,27 @@ class ConfigEditor:
         """The configuration with what comes back of the author's temporary values; None: nothing does."""
         with self.transactions.reading() as conn:
             found = reverts.list_own_returns(conn, current.tree, self.author, self.rights)
-        if not found:
-            return None
-        back = reverts.list_edits(current.tree, found)
-        try:
-            return proposals.propose_edits(
-                current, current, back, Rights(everything=True), restoring=True
-            ).after
-        except ConfigError:  # the values before do not fit any more
-            return None
+        return _bring_back(current, found)
+
+    def _require_time_of_others(self, proposal: Proposal, lasting: timedelta | None) -> None:
+        """Refuse what is beyond limits that come back before it ends.
+
+        Else a VO would keep for good what others gave it for hours, by lowering it a little.
+        """
+        if self.rights.everything:
+            return
+        before, changed = proposal.before, proposal.differences
+        with self.transactions.reading() as conn:
+            due = self._due(conn, lasting)
+            found = reverts.list_returns_of_others(conn, before.tree, self.author, self.rights, due)
+        found = [each for each in found if any(_is_around(each.names, of.names) for of in changed)]
+        if (returned := _bring_back(before, found)) is None:
+            return
+        changed = tuple(of for of in changed if any(_is_around(each.names, of.names) for each in found))
+        advice = "others have set more for a time only: set it for a shorter time, or an operator may set it"
+        permissions.check_change(
+            returned, self.rights, proposal.after.tree, changed, restoring=True, advice=advice
+        )
 
     def _read_base(self, number: int | None, current: Configuration) -> Configuration:
         """The version that a draft starts from."""
@@ -225,6 +238,7 @@ class ConfigEditor:
             proposal = self.propose(draft)
             if proposal.after.source == proposal.before.source and draft.file is None:
                 return self._keep(draft, proposal.before.version, message, lasting)
+            self._require_time_of_others(proposal, lasting)
             try:
                 return self._store(draft, proposal, message=message, check=check, lasting=lasting)
             except VersionConflict:
@@ -351,6 +365,22 @@ class ConfigEditor:
     def may_switch(self, address: QueueAddress) -> bool:
         """Whether the author may drain the queue."""
         return self.rights.may_change(_enabled_path(address))
+
+
+def _bring_back(current: Configuration, values: Sequence[Revert]) -> Configuration | None:
+    """The configuration with what was before temporary values; None: there are none, or it does not fit."""
+    if not values:
+        return None
+    back = reverts.list_edits(current.tree, values)
+    try:
+        return proposals.propose_edits(current, current, back, Rights(everything=True), restoring=True).after
+    except ConfigError:  # the values before do not fit any more
+        return None
+
+
+def _is_around(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether one of two paths, spelled as in the tree, is the other or is around it."""
+    return all(mine == its for mine, its in zip(one, other, strict=False))
 
 
 _ENABLED = "Enabled"

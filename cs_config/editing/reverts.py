@@ -184,6 +184,21 @@ def list_own_returns(conn: Connection, tree: Tree, author: str, rights: Rights) 
     return found
 
 
+def list_returns_of_others(
+    conn: Connection, tree: Tree, author: str, rights: Rights, due: datetime | None
+) -> list[Revert]:
+    """What returns before a time (None: ever) of values in force that others have set, with further rights.
+
+    Of values within one another the outermost that ends until then.
+    """
+    found = []
+    for each in select_in_force(tree, list_reverts(conn)):
+        ended = [level for level in each.levels if due is None or level.due < due]
+        if not all(level.is_changed_by(author, rights) for level in ended):
+            found.append(replace(each, before=ended[-1].before, depth=ended[-1].depth))
+    return found
+
+
 def list_edits(tree: Tree, values: Sequence[Revert]) -> list[Edit]:
     """The edits that restore values that are in force, and remove new sections that are empty then."""
     edits = [Edit(names=each.names, value=each.before) for each in values]

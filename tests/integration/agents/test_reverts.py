@@ -255,6 +255,33 @@ def test_each_restores_with_its_own_rights_also_after_a_time_without_agents(
     assert value(service, limit) == 50
 
 
+def test_a_vo_keeps_nothing_beyond_the_time_that_others_gave_it(engine: Engine, service: Service) -> None:
+    cms, limit = service.as_role("vo_admin", vo="cms", user="eve"), f"{CE}/VOs/cms/MaxTotalJobs"
+    change(service.operator(), {limit: 5}, None)
+    change(service.operator(), {limit: 50}, 3)
+
+    def refuse(number: int, hours: float | None) -> None:
+        version = cms.get("/api/v1/config").json()["version"]
+        body = {"set": {limit: number}, **({"revert_after": hours * 3600} if hours else {})}
+        answer = cms.patch("/api/v1/config", json=body, headers={"If-Match": str(version)})
+        assert answer.status_code == 403
+        assert "a VO sets no more than 5" in answer.text
+        assert "for a time only" in answer.text
+
+    refuse(49, None)
+    refuse(49, 100)
+    change(cms, {limit: 40}, 2)
+    refuse(50, None)
+    assert let_pass(engine, 2.5).reverted
+    assert value(service, limit) == 50
+    assert let_pass(engine, 4).reverted
+    assert value(service, limit) == 5
+    change(service.operator(), {limit: 50}, 3)
+    change(cms, {limit: 4}, None)
+    assert not let_pass(engine, 8)
+    assert value(service, limit) == 4
+
+
 def test_the_row_alone_restores_what_was_before_all(engine: Engine, service: Service) -> None:
     """A process of 1.0.0 beside reads no others: it would leave 9000 for good."""
     change(service.operator(), {f"{CE}/MaxRAM": 9000}, 6)
