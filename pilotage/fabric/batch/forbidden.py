@@ -18,7 +18,7 @@ WHY: Final[Mapping[Kind, str]] = {
     "elsewhere": "only the submission would go there, not the commands that list and end jobs",
     "several_jobs": "a submission has to make one job: nobody would follow and end the others",
     "blocking": "the submission would last as long as the job, and no other is made meanwhile",
-    "held": "the job would not start by itself",
+    "held": "the job would not start by itself, or only at a time",
     "renamed": "jobs are found by their names, and nobody would follow and end one of another name",
     "unread": "no job would be made, or its reference not be printed",
 }

@@ -305,7 +305,8 @@ FORBIDDEN: Final[Mapping[Kind, ForbiddenFlags]] = {
         instead="leave it out; as many jobs are submitted as are needed",
     ),
     "held": ForbiddenFlags(
-        flags=r"^(?i:(?:hold|noop_job)[ \t]*=[ \t]*(?:t|y|1)|(?:\+|My\.)JobStatus\b)",
+        flags=r"^(?i:(?:hold|noop_job)[ \t]*=[ \t]*(?:t|y|1)|(?:\+|My\.)JobStatus\b"
+        r"|(?:\+|My\.)?(?:deferral_?time|cron_?(?:minute|hour|day_?of_?month|month|day_?of_?week))\b)",
         instead="leave it out; to stop pilots, drain or ban the queue",
     ),
     "renamed": ForbiddenFlags(

@@ -212,6 +212,18 @@ def test_pbs_is_asked_for_nothing_else_of_nodes_beside_a_select() -> None:
     ]
 
 
+@pytest.mark.parametrize("flag", ["ncpus=4", "file=5mb,ncpus=4", "procs=4"])
+def test_processors_of_pbs_in_other_words_take_the_place_of_nodes(flag: str) -> None:
+    system, shell = speaking("pbs", qsub=said("17.head\n"))
+    cores = JobResources(cores=8, memory=4000)
+
+    system.submit(job(resources=cores, flags=("-l", flag)))
+    system.submit(job(resources=cores, flags=(f"-l{flag}",)))
+
+    asked = [words[words.index("-l") + 1] for words in shell.ran]
+    assert asked == [f"mem=4000mb,{flag}"] * 2
+
+
 def test_a_flag_of_the_service_that_chooses_another_cluster_is_refused_before_anything_is_done() -> None:
     system, shell = speaking("slurm", sbatch=said("17;c2\n"))
 
@@ -280,6 +292,7 @@ ANSWERS = [
     ("slurm", "Submitted batch job 17", "17"),
     ("slurm", "Submitted batch job 17 on cluster c2", "17"),
     ("gridengine", "17", "17"),
+    ("gridengine", 'Your job 17 ("p.stamp (2).17") has been submitted', "17"),
     ("pbs", "17.head.example.org", "17.head.example.org"),
     ("pbs", "17", "17"),
     ("lsf", "Job <17> is submitted to queue <long>.", "17"),

@@ -35,14 +35,18 @@ REFUSED: Mapping[str, Mapping[str, list[str]]] = {
         "elsewhere": ["-M | c2", "-Mc2", "--clusters=c2", "--clu | c2", "--cluster-constraint=x", "-HM | c2"],
         "several_jobs": ["--array=1-9", "--array | 0-3", "-a | 1-9", "-a1-9", "--arr=1", "-Oa1", ":"],
         "blocking": ["--wait", "-W", "-sW"],
-        "held": ["--hold", "-H", "--hol", "-OH", "--dependency=afterok:17", "-d | 17", "--dep=singleton"],
+        "held": [
+            *("--hold", "-H", "--hol", "-OH", "--dependency=afterok:17", "-d | 17", "--dep=singleton"),
+            *("--begin=now+1hour", "--begin | 16:00", "--be=16:00", "-b | 16:00", "-Ob16:00"),
+            *("--priority=0", "--prio 0"),
+        ],
         "renamed": ["--job-name=x", "-J | x", "-Jx", "--job=x"],
         "unread": ["--quiet", "-Q", "--version", "-V", "--usage", "-u", "--help", "-h", "--test-only"],
     },
     "gridengine": {
         "several_jobs": ["-t | 1-10"],
         "blocking": ["-sync y", "-sync yes"],
-        "held": ["-h", "-h | u", "-hold_jid | 17", "-hold_jid_ad | 17"],
+        "held": ["-h", "-h | u", "-hold_jid | 17", "-hold_jid_ad | 17", "-a | 202701011200"],
         "renamed": ["-N | x", "-clear"],
         "unread": ["-verify", "-help", "-w v", "-w p"],
     },
@@ -50,20 +54,27 @@ REFUSED: Mapping[str, Mapping[str, list[str]]] = {
         "elsewhere": ["-q q@server", "-q @server", "-qq@server"],
         "several_jobs": ["-t | 0-9", "-t0-9", "-J | 0-9", "-J0-9", "-Vt | 1"],
         "blocking": ["-W block=true", "-Wblock=true", "-W umask=22,block=true", "-I", "-W interactive=true"],
-        "held": ["-h", "-Vh", "-W depend=afterok:17", "-W umask=22,depend=on:1"],
+        "held": [
+            *("-h", "-Vh", "-W depend=afterok:17", "-W umask=22,depend=on:1"),
+            *("-a | 1200", "-a1200", "-Va | 1200", "-W Execution_Time=1200", "-W umask=22,Hold_Types=u"),
+        ],
         "renamed": ["-N | x", "-Nx"],
         "unread": ["-z", "-Vz", "--version", "--help"],
     },
     "lsf": {
         "several_jobs": ["-J name[1-9]", "-pack | file"],
         "blocking": ["-K", "-I", "-Ip", "-Is", "-IS", "-ISp", "-ISs", "-IX"],
-        "held": ["-H", "-w | done(17)"],
+        "held": ["-H", "-w | done(17)", "-b | 20:00"],
         "renamed": ["-J | name"],
         "unread": ["-h", "-V"],
     },
     "htcondor": {
         "several_jobs": ["queue 5", "queue", "Queue in (a b)"],
-        "held": ["hold = true", "Hold=True", "noop_job = true", "+JobStatus = 5", "My.JobStatus = 5"],
+        "held": [
+            *("hold = true", "Hold=True", "noop_job = true", "+JobStatus = 5", "My.JobStatus = 5"),
+            *("deferral_time = 1893456000", "+DeferralTime = 1", "cron_hour = 1", "CronMinute = 0"),
+            *("My.CronDayOfWeek = 1", "Deferral_Time=(time() + 60)"),
+        ],
         "renamed": ['+PilotageStamp = "x"', 'my.pilotagestamp = "x"'],
     },
 }
@@ -72,23 +83,23 @@ ALLOWED: Mapping[str, list[str]] = {
     "slurm": [
         *("-A hep", "--account=hep", "--wait-all-nodes=1", "--time=5", "--hint=nomultithread", "-t 5"),
         *("-C a", "--mem=8G", "--exclude=wn1", "--deadline=x", "--use-min-nodes", "--verbose", "-v"),
-        *("--qos=wait", "-s"),
+        *("--qos=wait", "-s", "--bb=x", "--batch=knl", "--priority=100", "--prefer=a"),
     ],
     "gridengine": [
         *("-P hep", "-l h_rt=60", "-sync n", "-hard", "-w e", "-tc 5", "-q all.q@wn1", "-now n"),
-        "-notify",
+        *("-notify", "-ac x=1", "-dl 202701011200", "-ar 5"),
     ],
     "pbs": [
         *("-A hep", "-l nodes=1:ppn=2", "-W group_list=hep", "-W block=false", "-j oe", "-q long"),
-        *("-V", "-n"),
+        *("-V", "-n", "-c s", "-W stagein=a@b:c"),
     ],
     "lsf": [
         *("-P hep", "-Jd text", "-jsdl f", "-i f", "-is f", "-wa URG", "-wt 5", "-We 5", "-m h@c2"),
-        *("-k d", "-hl"),
+        *("-k d", "-hl", "-t 12:31:23:59", "-ti"),
     ],
     "htcondor": [
         *("hold = false", "noop_job = false", '+ProjectName = "queue"', "request_disk = 5"),
-        "+JobStatusOfMe = 1",
+        *("+JobStatusOfMe = 1", "+DeferralTimeOfMe = 1"),
     ],
 }
 INSIDE = [
