@@ -49,9 +49,7 @@ def find_stuck(
     Jobs in `without_pools` are left out. Conditions of queues on jobs themselves are not looked at. One call
     evaluates a bounded number of classes that are new with the configuration; the next goes on.
     """
-    occupied = listing.list_occupied_classes(conn, vos)
-    _evaluate(conn, config, [each for each in occupied if _known(config).find(each.digest) is None])
-    stuck = [each for each in occupied if _known(config).find(each.digest)]
+    stuck = _list_stuck(conn, config, vos)
     asked = listing.read_classes(conn, [each.class_id for each in stuck])
     demands = {
         number: demand
@@ -80,6 +78,21 @@ def find_stuck(
             closed_places.describe_switched_off(conn, config, survey, example.asked.vo, off),
         ),
     )
+
+
+def find_task_queues(conn: Connection, config: Configuration, vo: str) -> frozenset[int]:
+    """The task queues of a VO that no queue is eligible for: no pilot ever draws them.
+
+    As `find_stuck`, one call evaluates a bounded number of classes.
+    """
+    return frozenset(number for each in _list_stuck(conn, config, [vo]) for number in each.task_queue_ids)
+
+
+def _list_stuck(conn: Connection, config: Configuration, vos: Collection[str] | None) -> list[OccupiedClass]:
+    """The classes with waiting jobs of these VOs for which no queue is eligible, as far as it is known."""
+    occupied = listing.list_occupied_classes(conn, vos)
+    _evaluate(conn, config, [each for each in occupied if _known(config).find(each.digest) is None])
+    return [each for each in occupied if _known(config).find(each.digest)]
 
 
 def _evaluate(conn: Connection, config: Configuration, new: Sequence[OccupiedClass]) -> None:

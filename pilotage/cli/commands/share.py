@@ -22,7 +22,8 @@ def show(
     """Show the shares of the groups and owners of a VO that have waiting jobs, in the order of their size.
 
     Configured, the use that corrects them, and in force; Part is of the VO's matches by pilots that can run
-    everything. Users see groups and themselves, VO admins all owners. With --site: what each VO has at least
+    everything; jobs that no queue is eligible for take a part of In force, and have none of Part. Users see
+    groups and themselves, VO admins all owners. With --site: what each VO has at least
     there (Floors), what it has, and whether its jobs come first.
 
     Example: `pilotage share show --vo cms`.
@@ -82,17 +83,21 @@ def describe_standing(floor: Entry) -> str:
 
 
 def _shares(found: Entry) -> RenderableType:
-    headings = ("#Place", "Group", "Owner", "#Waiting", "#Configured", "Used", "#In force", "#Part")
+    are_stuck = any(each.get("stuck") for each in found["shares"])  # a service of 1.0 does not tell
+    waiting = ("#Waiting", "#No queue") if are_stuck else ("#Waiting",)
+    headings = ("#Place", "Group", "Owner", *waiting, "#Configured", "Used", "#In force", "#Part")
     by_use = "corrected by use" if found["is_corrected"] else "not corrected by use (EnableSharesCorrection)"
-    rows = [_row(each) for each in found["shares"]]
+    rows = [_row(each, are_stuck=are_stuck) for each in found["shares"]]
     title = f"{found['vo']}: shares are {by_use}"
     return output.table(headings, rows, title=title) if rows else f"{found['vo']}: no job waits"
 
 
-def _row(each: Entry) -> tuple[object, ...]:
+def _row(each: Entry, *, are_stuck: bool) -> tuple[object, ...]:
     owner = f"{each['owner']} (you)" if each["is_own"] else each["owner"]
     return (
-        *(each["place"], each["owner_group"], owner, f"{each['waiting']:,}", f"{each['configured']:,.4g}"),
+        *(each["place"], each["owner_group"], owner, f"{each['waiting']:,}"),
+        *([f"{each['stuck']:,}"] if are_stuck else []),
+        f"{each['configured']:,.4g}",
         *("; ".join(map(_use, each["used"])), f"{each['share']:,.4g}", f"{100 * each['part']:.1f} %"),
     )
 

@@ -1,8 +1,10 @@
 """Shares in force, and which of two jobs comes first."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from math import fsum
 
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection
@@ -11,7 +13,7 @@ from agents.effective_shares import CountedUsage, EffectiveShares
 from cs_config.options.operations import options_for
 from cs_config.options.options import Measure
 from cs_config.tree.configuration import Configuration
-from matcher.explain import blockers, closed_places, precedence, queue_set
+from matcher.explain import blockers, closed_places, precedence, queue_set, stuck_classes
 from matcher.explain.precedence import Contender, DecidingRule, OpenQueues, Precedence, WeightStep
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
@@ -45,12 +47,18 @@ class HolderAnswer(BaseModel):
     owner: str | None = Field(description="Null: the group as a whole.")
     is_own: bool = Field(description="Whether it is the caller's own.")
     waiting: int = Field(description="Waiting jobs.")
+    stuck: int = Field(
+        description="Of these, jobs that no queue is eligible for: they are never drawn, though they take a "
+        "part of the shares of their owner and group while they wait."
+    )
     configured: float = Field(
         description="`JobShare` of the group; of an owner the part among those who have waiting jobs."
     )
     used: list[UsageAnswer] = Field(description="Use by which shares are corrected; empty: they are not.")
     share: float = Field(description="The share in force, corrected by use.")
-    part: float = Field(description="Of the VO's matches by pilots that can run everything, from 0 to 1.")
+    part: float = Field(
+        description="Of the VO's matches by pilots that can run everything but stuck jobs, from 0 to 1."
+    )
     place: int = Field(description="By `share`, among the groups, or among all owners of the VO; from 1.")
 
 
@@ -96,18 +104,21 @@ def list_shares(parts: Services, caller: Caller, vo: str) -> SharesAnswer:
         waiting = priorities.list_weighted(conn, vo, parts.families, priorities.count_jobs(conn, vo))
         split = effective.split(conn, [each.demand for each in waiting], now=now)
         usage = effective.list_usage(conn, now=now)
-    jobs_of = _count_jobs(waiting)
-    total = sum(split.of_groups.values())
+        stuck = stuck_classes.find_task_queues(conn, config, vo)
+    stuck_work = [each for each in waiting if each.demand.task_queue_id in stuck]
+    jobs_of, stuck_of = _count_jobs(waiting), _count_jobs(stuck_work)
+    parts_of = _compute_parts(split, [each for each in waiting if each.demand.task_queue_id not in stuck])
     rows = [
         HolderAnswer(
             owner_group=who.owner_group,
             owner=who.owner,
             is_own=who.owner is not None and who.owner == caller.user,
             waiting=jobs_of[who],
+            stuck=stuck_of[who],
             configured=configured,
             used=list(_list_usage(usage, who)),
             share=share,
-            part=share / total if total else 0.0,
+            part=parts_of.get(who, 0.0),
             place=place,
         )
         for who, configured, share, place in (*_rank_groups(split), *_rank_owners(split))
@@ -144,6 +155,21 @@ def _count_jobs(waiting: Sequence[WeightedTaskQueue]) -> Counter[ShareHolder]:
         found[ShareHolder(demand.vo, demand.owner_group)] += each.jobs
         found[ShareHolder(demand.vo, demand.owner_group, demand.owner)] += each.jobs
     return found
+
+
+def _compute_parts(split: ShareSplit, drawn: Sequence[WeightedTaskQueue]) -> Mapping[ShareHolder, float]:
+    """The parts of all draws of groups and owners whose task queues can be drawn; a family has one weight."""
+    families: dict[tuple[ShareHolder, Hashable], float] = {}
+    for each in drawn:
+        demand = each.demand
+        owner = ShareHolder(demand.vo, demand.owner_group, demand.owner)
+        families[owner, demand.family] = split.weights[demand.task_queue_id]
+    weights: defaultdict[ShareHolder, float] = defaultdict(float)
+    for (owner, _), weight in families.items():
+        for who in (owner, replace(owner, owner=None)):
+            weights[who] += weight
+    total = fsum(families.values())
+    return {who: weight / total for who, weight in weights.items()}
 
 
 def _list_usage(usage: Sequence[CountedUsage], who: ShareHolder) -> Iterator[UsageAnswer]:

@@ -129,6 +129,7 @@ def test_shares_show_who_has_which_part_and_why_a_job_comes_first(grid: Service,
     page.goto("/task-queues")
     page.get_by_role("link", name="Shares").click()
     expect(page.get_by_role("row").filter(has_text="ada")).to_be_visible()
+    expect(page.get_by_role("columnheader", name="No queue")).to_be_visible()
     picture(page, "sites/shares")
     for address in ("/shares?first=7&second=x", "/shares?first=1&second=1"):
         answer = page.goto(address)

@@ -118,6 +118,23 @@ def test_use_with_its_half_life_is_shown(shared: Service) -> None:
     assert found["cms_prod", "eve"]["used"] == [], "nothing corrects among owners"
 
 
+def test_jobs_that_no_queue_can_run_have_no_part_of_the_draws(shared: Service) -> None:
+    """They take from the share of their owner and group, though: as the matcher draws the others."""
+    [runs] = _submit(shared, "ada")
+    _submit(shared, "ada", Requirements={"Memory": 10**6}, number=3)
+    _submit(shared, "bob", Requirements={"Memory": 10**6})
+    [large] = _submit(shared, "eve", "cms_prod")
+    found = _shares(shared.as_role("vo_admin", vo="cms", user="lead"))
+    group, ada, bob = (found["cms_user", owner] for owner in (None, "ada", "bob"))
+    assert [(each["waiting"], each["stuck"]) for each in (group, ada, bob)] == [(5, 4), (4, 3), (1, 1)]
+    assert found["cms_prod", None]["stuck"] == 0
+    assert (ada["share"], bob["share"], bob["part"]) == (500, 500, 0)
+    assert group["part"] == ada["part"] == pytest.approx(250 / 3250)
+    assert found["cms_prod", None]["part"] == pytest.approx(3000 / 3250)
+    _weigh(shared)
+    assert _order(shared.operator(), large, runs)["chance"] == pytest.approx(3000 / 3250)
+
+
 def test_within_a_task_queue_priority_comes_before_submission(shared: Service) -> None:
     early, late = _submit(shared, "ada", number=2, Priority=1)
     [urgent] = _submit(shared, "ada", Priority=5)
