@@ -13,7 +13,7 @@ from cs_config.tree.inheritance import as_tuple
 from matcher.explain import work_budget
 from matcher.explain.job_conditions import ClassCondition, JobDemand, RequirementCondition
 from matcher.explain.queue_set import QueueSet
-from matcher.explain.unmet_conditions import UnmetCondition
+from matcher.explain.unmet_conditions import UnmetCondition, advise_places, names_place
 from matcher.explain.work_budget import WorkBudget
 from matcher.remedies import LEFT_OUT, OTHER, SPELLING, Refusal, nearness, smaller_steps
 from requirements import evaluator
@@ -226,7 +226,7 @@ def _requirement_alternatives(
             yield effort, text, replace(demand, requirements=changed)
         budget.spend(size)
         left = evaluator.replace_operand(whole, failure.wanted, None)
-        text = f"leave out `{failure.wanted}` of the Requirements"
+        text = f"leave out `{failure.wanted}` of the Requirements{_advise(failure.wanted, survey)}"
         yield LEFT_OUT, text, replace(demand, requirements=left)
         return
     [(name, wanted)] = part.values
@@ -235,6 +235,13 @@ def _requirement_alternatives(
         values = tuple(sorted([*kept, *([entry] if entry else [])], key=lambda each: fold(each[0])))
         if len({fold(each[0]) for each in values}) == len(values):
             yield effort, text, replace(demand, requirements=Record(values=values) if values else None)
+
+
+def _advise(condition: str, survey: QueueSet) -> str:
+    """How to name the places that a condition names and that no queue shows to it; empty: it names none."""
+    names = map(expression.unscoped_name, dict.fromkeys(each for each, _ in expression.attributes(condition)))
+    unseen = (each for each in names if names_place(each) and not survey.distinct(each, survey.everything))
+    return next((f" ({advise_places(each)})" for each in unseen), "")
 
 
 _Entry = tuple[str, Value]

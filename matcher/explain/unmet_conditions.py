@@ -33,6 +33,18 @@ _OF_ADDRESS: Final = frozenset(map(fold, glue.OF_ADDRESS))
 _OF_PLACES: Final = frozenset(map(fold, ("Site", "GridCE", "CE", "Queue")))
 _BY_KEYWORD: Final = "name places by Site and GridCE beside Requirements"
 _BY_ADDRESS: Final = f"{_BY_KEYWORD}, or set Pools/ByAddress"
+
+
+def names_place(name: str) -> bool:
+    """Whether a name is one of places, which conditions of jobs do not see, or only on demand."""
+    return fold(name) in _OF_ADDRESS | _OF_PLACES
+
+
+def advise_places(name: str) -> str:
+    """What to do instead of naming a place by a name for which `names_place`."""
+    return _BY_ADDRESS if fold(name) in _OF_ADDRESS else _BY_KEYWORD
+
+
 #: Cached results: number, and their bytes for a VO.
 _CACHED: Final = 20_000
 MOST_BYTES: Final = 32 << 20
@@ -102,8 +114,8 @@ class UnmetConditions:
                 text = f"expired, it was {format_value(value)}"
                 named = (f"{name} {text}" if each == absent else each for each in entries)
                 has = "; ".join(named) or text
-            elif fold(name) in _OF_ADDRESS | _OF_PLACES and absent in entries:
-                instead = _BY_ADDRESS if fold(name) in _OF_ADDRESS else _BY_KEYWORD
+            elif names_place(name) and absent in entries:
+                instead = advise_places(name)
                 has = "; ".join(f"{each} ({instead})" if each == absent else each for each in entries)
             elif fold(name) in lists and isinstance(lookup(queue.values, name), Scalar):
                 begins = f"{name} = "
