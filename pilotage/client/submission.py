@@ -6,7 +6,6 @@ import shutil
 import tarfile
 import tempfile
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -218,12 +217,13 @@ def _find_files(names: Iterable[str], directory: Path) -> tuple[Path, ...]:
     missing = [str(file) for file in stated if not file.exists()]
     if missing:
         raise WrongUsage(f"InputSandbox: {', '.join(missing)}: no such file")
-    files = tuple({(file.parent.resolve(), file.name): file for file in stated}.values())
-    numbers = Counter(file.name for file in files)
-    if twice := sorted(name for name, number in numbers.items() if number > 1):
-        raise WrongUsage(
-            f"InputSandbox: several files are called {', '.join(twice)}; a job has one directory"
-        )
+    files = tuple({(file.resolve(), file.name): file for file in stated}.values())
+    first: dict[str, Path] = {}
+    for file in files:
+        if (other := first.setdefault(file.name, file)) is not file:
+            raise WrongUsage(
+                f"InputSandbox: {other} and {file} are two files called {file.name}; a job has one directory"
+            )
     return files
 
 

@@ -59,12 +59,16 @@ def test_a_description_that_is_not_utf_8_is_named_with_the_line(
 def test_two_files_of_one_name_cannot_lie_in_one_directory(directory: Path) -> None:
     (directory / "a").mkdir()
     (directory / "a" / "run.sh").write_text("")
-    with pytest.raises(WrongUsage, match=r"run\.sh"):
+    both = rf"{directory}/run\.sh and {directory}/a/run\.sh are two files called run\.sh"
+    with pytest.raises(WrongUsage, match=both):
         plan_text("Executable: x\nInputSandbox: [run.sh, a/run.sh]\n", directory)
 
 
 def test_a_file_that_is_stated_twice_is_sent_once(directory: Path) -> None:
-    for names in ('"run.sh", "run.sh"', '"run.sh", "./run.sh"', f'"run.sh", "{directory}/run.sh"'):
+    (directory / "a").mkdir()
+    (directory / "a" / "run.sh").symlink_to(directory / "run.sh")
+    links = ('"run.sh", "a/run.sh"', '"a/run.sh", "run.sh"')
+    for names in (*links, '"run.sh", "run.sh"', '"run.sh", "./run.sh"', f'"run.sh", "{directory}/run.sh"'):
         (request,) = plan_text(f'[ Executable = "run.sh"; InputSandbox = {{{names}}}; ]', directory)
         assert [file.name for file in request.files] == ["run.sh"]
 
