@@ -17,6 +17,7 @@ from cs_config.tree.configuration import Configuration
 from pilotage.plugins.formats import gatekeepers
 from pilotage.plugins.formats.factory_files import entries, xml_entries, yaml_entries
 from pilotage.plugins.formats.factory_files.entries import (
+    COUNT,
     LIMIT_PARAMETERS,
     SYSTEM,
     VOS,
@@ -181,9 +182,11 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
             values = {name: entry.attribute(name) for name, unit in sources.items()}
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
+    gpus = _find_number(entry, "GPUs")
+    resources = (each for each, number in _list_gpus(entry).items() if number is None or number != gpus)
+    yield from (f"{_SLOTS} = {each:.60}" for each in resources)
     are_used = {
         **{name: entry.attribute(name) == _find_queue(entry) for name in _QUEUES},
-        _SLOTS: set(_list_gpus(entry)) <= {_find_number(entry, "GPUs")} - {None},
         SYSTEM: bool(_list_values(entry, SYSTEM)),
         _ARCHITECTURE: len(_list_values(entry, _ARCHITECTURE)) == 1,
     }
@@ -197,7 +200,7 @@ def _reasons(entry: FactoryEntry) -> Iterator[str]:
     if entry.enabled.strip().lower() not in ("true", "false"):
         yield f"enabled {entry.enabled!r:.60}"
     for name in LIMIT_PARAMETERS:
-        if not (number := entry.limits.get(name, "0")).isdecimal():
+        if not COUNT.fullmatch(number := entry.limits.get(name, "0")):
             yield f"{name} {number!r:.60}"
     yield from entry.unread
     for name in (_START, _DOWNTIME):
@@ -210,14 +213,14 @@ def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
     for name, unit in _NUMBERS[parameter].items():
         if (number := gatekeepers.read_limit(entry.attribute(name))) is not None:
             return number * unit
-    described = _list_gpus(entry) if parameter == "GPUs" else ()
+    described = _list_gpus(entry).values() if parameter == "GPUs" else ()
     return next((number for number in described if number is not None), None)
 
 
-def _list_gpus(entry: FactoryEntry) -> list[int | None]:
-    """The number of GPUs in each description of resources; None for other resources, or an open number."""
+def _list_gpus(entry: FactoryEntry) -> dict[str, int | None]:
+    """The GPUs in each description of resources; None for other resources, or an open number."""
     described = filter(None, map(str.strip, entry.attribute(_SLOTS).split(";")))
-    return [int(found[1]) if (found := _GPUS.fullmatch(each)) else None for each in described]
+    return {each: int(found[1]) if (found := _GPUS.fullmatch(each)) else None for each in described}
 
 
 def _list_values(entry: FactoryEntry, name: str) -> list[str]:
@@ -252,6 +255,6 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}
     for theirs, ours in LIMIT_PARAMETERS.items():
-        if (number := entry.limits.get(theirs, "")).isdecimal():
+        if COUNT.fullmatch(number := entry.limits.get(theirs, "")):
             yield ours, int(number)
     yield "Enabled", entry.enabled.strip().lower() == "true"

@@ -526,7 +526,7 @@ def test_the_cause_is_told_of_an_entry_that_is_not_carried_over(
         (
             {"GLIDEIN_Resource_Slots": "io,2;GPUs,3,type=main"},
             {"GPUs": 3},
-            ["GLIDEIN_Resource_Slots = io,2;GPUs,3,type=main"],
+            ["GLIDEIN_Resource_Slots = io,2"],
         ),
         ({"GLIDEIN_Resource_Slots": "gpus, 2; "}, {"GPUs": 2}, []),
         ({"GLIDEIN_Resource_Slots": "GPUs,3,,main"}, {"GPUs": 3}, []),
@@ -556,3 +556,100 @@ def test_the_queue_of_rsl_may_be_quoted(rsl: str):
     in_yaml = f'Lab: {{ce1: {{E: {{rsl: "{escaped}", attrs: {{GLIDEIN_Supported_VOs: CMS}}}}}}}}'
     found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": in_yaml})
     assert (values_of_one(found)["BatchQueue"], found.notes) == ("gq", ())
+
+
+IN_SETS = """<glidein>
+<entries><entry name="Alone" gatekeeper="ce3.a.org" gridtype="condor"><attrs>
+<attr name="GLIDEIN_Site" value="A"/><attr name="GLIDEIN_Supported_VOs" value="CMS"/>
+</attrs></entry></entries>
+<entry_sets><entry_set alias="A_all" enabled="{of_set}" gridtype="arc">
+<config><max_jobs><per_entry glideins="1001" held="3" idle="21"/></max_jobs>
+<submit><submit_attrs><submit_attr name="+queue" value="long"/></submit_attrs></submit></config>
+<allow_frontends>{frontends}</allow_frontends>
+<attrs><attr name="GLIDEIN_Site" value="A"/><attr name="GLIDEIN_Supported_VOs" value="CMS,ATLAS"/>
+<attr name="GLIDEIN_CPUS" value="8"/><attr name="GLIDEIN_DISK" value="20GB"/></attrs>
+<entries>
+<entry name="First" enabled="True" gatekeeper="ce1.a.org ce1.a.org:9620" rsl="(count=8)"/>
+<entry name="Second" enabled="{of_entry}" gatekeeper="ce2.a.org" gridtype="condor"><attrs>
+<attr name="GLIDEIN_CPUS" value="4"/></attrs></entry>
+</entries></entry_set></entry_sets></glidein>"""
+
+
+def test_entries_of_a_set_have_what_the_set_states_and_share_its_limits():
+    text = IN_SETS.format(of_set="True", of_entry="True", frontends="")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    config = found.proposal.after
+    values = {place.queue: dict(config.values(place, "atlas")) for place in config.addresses}
+    of_set = {
+        "Name": "A",
+        "VO": ("cms", "atlas"),
+        "BatchQueue": "long",
+        "MaxTotalJobs": 500,
+        "MaxWaitingJobs": 10,
+        "Enabled": True,
+    }
+    assert values == {
+        "Alone": {"Name": "A", "VO": ("cms",), "CEType": "HTCondorCE", "Enabled": True},
+        "First": {**of_set, "CEType": "AREX", "Endpoint": "ce1.a.org:9620", "NumberOfProcessors": 8},
+        "Second": {**of_set, "CEType": "HTCondorCE", "NumberOfProcessors": 4},
+    }
+    assert {note.path: note.message for note in found.notes} == {
+        "attrs/GLIDEIN_DISK": "not carried over (2 places)",
+        "entry_set/alias": "not carried over (1 place)",
+        "per_entry/held": "not carried over (2 places)",
+        "rsl": "not carried over (1 place)",
+    }
+
+
+DOWNTIME = """</allow_frontends>
+<attrs><attr name="GLIDEIN_In_Downtime" value="True"/></attrs><allow_frontends>"""
+
+
+@pytest.mark.parametrize(
+    ("of_set", "of_entry", "frontends", "open_queues"),
+    [
+        ("True", "False", "", {"Alone", "First"}),
+        ("False", "True", "", {"Alone"}),
+        ("perhaps", "True", "", {"Alone"}),
+        ("True", "True", '<allow_frontend name="Fermi"/>', {"Alone"}),
+        ("True", "True", DOWNTIME, {"Alone"}),
+    ],
+)
+def test_a_closed_set_closes_its_entries(of_set: str, of_entry: str, frontends: str, open_queues: set[str]):
+    text = IN_SETS.format(of_set=of_set, of_entry=of_entry, frontends=frontends)
+    config = glidein_factory.propose_factory(NOTHING, {"factory.xml": text}).proposal.after
+    assert {place.queue for place in config.addresses if config.usable(place, "cms")} == open_queues
+
+
+def test_an_entry_whose_whole_node_cannot_be_read_is_carried_over_without_it():
+    text = ENTRY.format(attrs="", submit=_attributes("submit_attr", {"+WantWholeNode": "1"}))
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    assert values_of_one(found)["Enabled"] is True
+    [note] = found.notes
+    assert note.message == "+WantWholeNode is not carried over: '1', allowed is true or false"
+
+
+@pytest.mark.parametrize(
+    ("key", "host", "endpoint"),
+    [
+        ("ce1.example.org:9619", "ce1.example.org", None),
+        ("ce1.example.org:9620", "ce1.example.org", "ce1.example.org:9620"),
+        ("https://arc.example.org:443/arex", "arc.example.org", None),
+    ],
+)
+def test_the_key_of_a_gatekeeper_may_have_a_port(key: str, host: str, endpoint: str | None):
+    text = f"Lab: {{'{key}': {{standard: {{One: {{attrs: {{GLIDEIN_Supported_VOs: CMS}}}}}}}}}}"
+    found = glidein_factory.propose_factory(NOTHING, {"OSG.yml": text})
+    [place] = found.proposal.after.addresses
+    assert (place.ce, values_of_one(found).get("Endpoint"), found.notes) == (host, endpoint, ())
+
+
+@pytest.mark.parametrize("number", ["many", "-1", "", "\u0665", "9" * 5000])
+def test_an_entry_whose_limit_cannot_be_read_is_closed(number: str):
+    limits = f'<config><max_jobs><per_entry glideins="{number}"/></max_jobs></config></entry>'
+    text = ENTRY.format(attrs="", submit="").replace("</entry>", limits)
+    text = text.replace("<config><submit><submit_attrs></submit_attrs></submit></config>", "")
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    assert values_of_one(found)["Enabled"] is False
+    [note] = found.notes
+    assert f"glideins {number!r:.60}" in note.message

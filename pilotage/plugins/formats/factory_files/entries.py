@@ -15,6 +15,7 @@ _CREAM_QUEUE: Final = re.compile(r"(?:/cream-\w+-|/services/CREAM2?\s+\w+\s+)(\S
 #: Numbers of glideins, in total and idle, as our parameters.
 TOTAL: Final = "glideins"
 IDLE: Final = "idle"
+COUNT: Final = re.compile(r"[0-9]{1,12}")
 LIMIT_PARAMETERS: Final = {TOTAL: "MaxTotalJobs", IDLE: "MaxWaitingJobs"}
 #: The section with the attributes of an entry, and that with those of its glideins' submission.
 ATTRIBUTES: Final = "attrs"

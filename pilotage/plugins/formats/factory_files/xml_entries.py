@@ -4,15 +4,20 @@ Source: glideinWMS, doc/factory/configuration.html.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
+from functools import reduce
 from typing import Final
 from xml.etree import ElementTree as Xml
 
 from cs_config.errors import one_problem
 from pilotage.plugins.formats import gatekeepers
 from pilotage.plugins.formats.factory_files import entries
-from pilotage.plugins.formats.factory_files.entries import Factory, FactoryEntry
+from pilotage.plugins.formats.factory_files.entries import COUNT, Factory, FactoryEntry
 from requirements.values import fold
 
+#: Elements with entries that have what it states, and their attribute with its name.
+_SET: Final = "entry_set"
+_ALIAS: Final = "alias"
 #: Attributes of elements that are read, by tag.
 _XML_READ: Final = {
     "entry": ("name", "gatekeeper", "gridtype", "enabled", entries.RSL),
@@ -30,6 +35,9 @@ def read_xml(text: str, file: str) -> Factory:
     except Xml.ParseError as error:
         raise one_problem(file, f"not XML: {error}") from error
     found = list(_list_xml(root))
+    for each in [each for each in root.iter(_SET) if each.find(".//entry") is not None]:
+        each[:] = []
+        each.attrib = {_ALIAS: each.get(_ALIAS, "")}
     for each in (each for each in root.iter() if each.find("entry") is not None):
         each[:] = [below for below in each if below.tag != "entry"]
     of_all = [f"attrs/{each.get('name', '')}" for each in root.iter("attr")]
@@ -37,7 +45,9 @@ def read_xml(text: str, file: str) -> Factory:
 
 
 def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
-    for element in root.iter("entry"):
+    sets = {entry: each for each in root.iter(_SET) for entry in each.iter("entry")}
+    for entry in root.iter("entry"):
+        element = _merge(entry, _share(sets[entry])) if entry in sets else entry
         gatekeeper = element.get("gatekeeper", "")
         most = element.find("config/max_jobs/per_entry")
         attributes = _list_attributes(element.findall("attrs/attr"))
@@ -67,6 +77,38 @@ def _list_xml(root: Xml.Element) -> Iterator[FactoryEntry]:
                 *([entries.RSL] if entries.is_beyond_queue(element.get(entries.RSL, "")) else []),
             ),
         )
+
+
+def _share(entry_set: Xml.Element) -> Xml.Element:
+    """What a set states for each of its entries: limits are divided among them, as by glideinWMS."""
+    number = len(list(entry_set.iter("entry")))
+    stated = {name: value for name, value in entry_set.attrib.items() if name not in ("name", _ALIAS)}
+    share = Xml.Element("entry", stated)
+    share.extend(deepcopy(each) for each in entry_set if each.tag != "entries")
+    for limits in share.iter("per_entry"):
+        limits.attrib = {
+            name: str(int(value) // number) if COUNT.fullmatch(value) else value
+            for name, value in limits.items()
+        }
+    return share
+
+
+def _merge(own: Xml.Element, under: Xml.Element) -> Xml.Element:
+    """An entry, or an element in it, with what its set states beside it; what is disabled there stays so."""
+    merged = Xml.Element(own.tag, {**under.attrib, **own.attrib})
+    merged.text = own.text
+    if fold(under.get("enabled", "True")) != "true":
+        merged.set("enabled", under.get("enabled", ""))
+    for each in own:
+        merged.append(reduce(_merge, (below for below in under if _key(below) == _key(each)), each))
+    stated = {_key(each) for each in own}
+    merged.extend(each for each in under if _key(each) not in stated)
+    return merged
+
+
+def _key(element: Xml.Element) -> tuple[str, str]:
+    """What tells an element from those beside it: the kind, and the name if it is one of a list."""
+    return element.tag, fold(element.get("name", ""))
 
 
 def _other_attributes(element: Xml.Element) -> Iterator[str]:

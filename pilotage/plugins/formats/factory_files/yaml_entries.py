@@ -56,7 +56,6 @@ _SIZES: Final = {
 _ESTIMATED: Final = {ATTRIBUTES: {entries.ESTIMATE: {"value": 32}}}
 #: Where the generator has a least number of idle glideins, whatever their percentage.
 _LEAST_IDLE: Final = 10
-_COUNT: Final = re.compile(r"[0-9]{1,12}")
 _PERCENTAGE: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,12})?")
 
 
@@ -97,7 +96,7 @@ def _defaults_of(entry: Mapping[str, object], of_all: Mapping[str, object]) -> d
     if of_all and (is_whole or _find(attributes, entries.ESTIMATE) is not None):
         defaults = _without(defaults, _SIZES)
         cpus = (_value(_find(attributes, _CPUS)), _find(submit, _XCOUNT))
-        if {fold(_text(each)) for each in cpus} <= {"", "auto"}:
+        if all(gatekeepers.read_limit(_text(each)) is None for each in cpus):
             defaults = importers.merge_trees(defaults, _ESTIMATED)
     limits = sections.get(_LIMITS, {})
     if _OF_FRONTENDS in limits and _ENTRY not in limits:
@@ -191,11 +190,11 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
     limits = dict(_sections(entry.get(_LIMITS))).get(_ENTRY, {})
     known = attributes.items() if isinstance(attributes, dict) else ()
     frontends = entry.get("allow_frontends")
-    gatekeeper = _text(entry.get(_GATEKEEPER))
+    gatekeeper = _text(entry.get(_GATEKEEPER)) or host
     return FactoryEntry(
         name=name,
         site=site,
-        host=gatekeepers.find_host(gatekeeper) or host,
+        host=gatekeepers.find_host(gatekeeper),
         endpoint=entries.find_endpoint(gatekeeper),
         grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
@@ -217,7 +216,7 @@ def _count_limits(limits: Mapping[str, object]) -> dict[str, str]:
     total, percentage = counts.get(entries.TOTAL, ""), counts.get(entries.IDLE, "")
     if _PERCENTAGE.fullmatch(percentage):
         del counts[entries.IDLE]
-        if _COUNT.fullmatch(total):
+        if entries.COUNT.fullmatch(total):
             share = int(int(total) * Decimal(percentage) / 100)
             counts[entries.IDLE] = str(min(max(share, _LEAST_IDLE), int(total)))
     return counts
