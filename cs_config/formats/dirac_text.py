@@ -158,10 +158,12 @@ _FLAGS = {**dict.fromkeys(keywords.YES, True), **dict.fromkeys(keywords.NO, Fals
 _NOT_IN_NAMES = frozenset("={}#/")
 
 
-def read_value(name: str, text: str) -> Scalar | list[Scalar] | None:
-    """The parsed value of an option; None if it is empty and therefore without effect."""
+def read_value(name: str, text: str, flags: frozenset[str] = frozenset()) -> Scalar | list[Scalar] | None:
+    """The parsed value of an option, among `flags` true or false; None if it is empty and without effect."""
     if not text:
         return None
+    if name in flags and (flag := _FLAGS.get(text.lower())) is not None:
+        return flag
     for value in _candidates(name, text):
         seen = tuple(value) if isinstance(value, list) else value
         if parameters.find_fault(fold(name), seen) is None:  # always None for an unknown name

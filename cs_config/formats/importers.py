@@ -444,4 +444,15 @@ def _remove_path(tree: dict[str, object], names: Sequence[str]) -> tuple[tuple[s
         return None
     section, name = above[-1]
     del section[name]
-    return tuple(name for _, name in above), here
+    path = tuple(name for _, name in above)
+    for (around, emptied), depth in zip(above[-2::-1], range(len(path) - 1, 0, -1), strict=True):
+        if around[emptied] or not _is_without_meaning(path[:depth]):
+            break
+        del around[emptied]
+    return path, here
+
+
+def _is_without_meaning(section: tuple[str, ...]) -> bool:
+    """Whether a section that is empty states nothing: no site, CE, queue, VO, user or group."""
+    is_of_node = section[:2] == address.SITES and node_of(section) not in (None, section)
+    return section[0] == "Operations" or (is_of_node and section[-1] not in ("CEs", "Queues", "VOs"))

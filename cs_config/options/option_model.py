@@ -36,3 +36,9 @@ class Options(BaseModel):
         alias_generator=to_pascal,
         populate_by_name=False,
     )
+
+
+def list_flags(model: type[Options] = Options) -> frozenset[str]:
+    """The names of the options that are true or false, in a model and those derived from it."""
+    own = (field.alias for field in model.model_fields.values() if field.annotation is bool)
+    return frozenset(filter(None, own)).union(*map(list_flags, model.__subclasses__()))

@@ -19,7 +19,7 @@ from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text, importers
 from cs_config.formats.importers import ImportedConfiguration
-from cs_config.options import registry
+from cs_config.options import option_model, registry
 from cs_config.options.operations import DEFAULTS
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Leaf, Section, as_list
@@ -106,6 +106,9 @@ _BELOW = {"Resources": ("Sites", "Computing"), "Registry": registry.LEVELS}
 #: Options of a user or host that are carried over.
 _OF_MEMBERS = {"Users": ("DN",), "Hosts": ("DN", "Properties")}
 _SUSPENDED: Final = "Suspended"
+#: Sections of options, and those of them that are true or false.
+_OF_OPTIONS: Final = ("Operations", "Registry")
+_FLAGS: Final = option_model.list_flags()
 _VALUE_OF_SECTION: Final = "a value where a section stands"
 #: Below `Computing`; DIRAC's own example has it beside that.
 _OS_COMPATIBILITY: Final = "OSCompatibility"
@@ -498,13 +501,15 @@ class DiracLayout:
         tree: dict[str, object] = {}
         for name, entry in section.entries.items():
             if isinstance(entry, Leaf):
-                self._option(tree, name, entry)
+                self._option(tree, name, entry, _FLAGS if path.startswith(_OF_OPTIONS) else frozenset())
             else:
                 tree[name] = self._values(entry, f"{path}/{name}" if path else name)
         return tree
 
-    def _option(self, tree: dict[str, object], name: str, leaf: Leaf) -> None:
-        value = dirac_text.read_value(name, str(leaf.value or ""))
+    def _option(
+        self, tree: dict[str, object], name: str, leaf: Leaf, flags: frozenset[str] = frozenset()
+    ) -> None:
+        value = dirac_text.read_value(name, str(leaf.value or ""), flags)
         if value is not None:  # an empty option is ignored
             tree[name] = value
 

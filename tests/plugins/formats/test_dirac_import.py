@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text
+from cs_config.options import option_model
+from cs_config.options.option_model import Options
 from cs_config.source import diff
 from cs_config.source.sections import to_plain
 from cs_config.versions.store import NOTHING
@@ -609,3 +611,66 @@ def test_a_number_that_means_something_stays(name: str, number: int) -> None:
     values, noted = propose_with(f"{name} = {number}")
     assert values[name] == number
     assert noted == []
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("yes", True), ("Y", True), ("1", True), ("TRUE", True), ("no", False), ("0", False), ("n", False)],
+)
+def test_options_that_are_true_or_false_have_diracs_spellings(word: str, value: object) -> None:
+    text = f"""
+    Operations {{ Defaults {{ JobScheduling {{
+    EnableSharesCorrection = {word}
+    MaxRescheduling = 1
+    }} }}
+    lhcb {{ Prod {{ JobScheduling {{
+    EnableUserPriority = {word}
+    }} }} }} }}
+    DIRAC {{
+    Setup = Prod
+    }}
+    Registry {{ Groups {{ lhcb_user {{
+    VO = lhcb
+    AllowBackgroundTQs = {word}
+    JobShare = 1
+    }} }} }}
+    """
+    tree = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text}).proposal.after.tree
+    assert tree["Operations"]["Defaults"]["JobScheduling"] == {
+        "EnableSharesCorrection": value,
+        "MaxRescheduling": 1,
+    }
+    assert tree["Operations"]["lhcb"]["JobScheduling"] == {"EnableUserPriority": value}
+    group = tree["Registry"]["Groups"]["lhcb_user"]
+    assert (group["AllowBackgroundTQs"], group["JobShare"]) == (value, 1)
+    assert type(group["JobShare"]) is int
+
+
+def test_names_of_options_that_are_true_or_false_are_nothing_else_elsewhere() -> None:
+    def list_names(model: type[Options]) -> set[str | None]:
+        own = {each.alias for each in model.model_fields.values() if each.annotation is not bool}
+        return own.union(*map(list_names, model.__subclasses__()))
+
+    flags = option_model.list_flags()
+    assert {"EnableSharesCorrection", "AllowBackgroundTQs", "NarrowSites"} <= flags
+    assert not flags & list_names(Options)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Operations { lhcb { JobScheduling {\nEnableSharesCorrection = perhaps\n} } }", {}),
+        (
+            "Operations { lhcb { JobScheduling {\nEnableSharesCorrection = perhaps\n}\n Limits { } } }",
+            {"Operations": {"lhcb": {"Limits": {}}}},
+        ),
+        (
+            "Registry { Groups { lhcb_user {\nAllowBackgroundTQs = perhaps\n} } }",
+            {"Registry": {"Groups": {"lhcb_user": {}}}},
+        ),
+    ],
+)
+def test_a_section_whose_only_value_is_refused_is_left_out(text: str, left: dict[str, object]) -> None:
+    found = dirac_import.propose_dirac(NOTHING, {"dirac.cfg": text})
+    assert found.proposal.after.tree == {**NOTHING.tree, **left}
+    assert "not carried over" in found.notes[0].message
