@@ -205,6 +205,19 @@ def lists_vos(config: Configuration, place: address.QueueAddress) -> bool:
     return parameter is not None and parameter.value != ()
 
 
+def note_closed(config: Configuration, place: address.QueueAddress) -> Iterator[Problem]:
+    """A note on a queue that its source has open, and that is closed here and stays so.
+
+    Someone may have closed it here by hand, such as to drain it, or an earlier import: only a source that has
+    our option itself switches a queue on.
+    """
+    enabled = config.levels[place][-1].plain.get(fold(ENABLED)) if config.knows(place) else None
+    if enabled is not None and enabled.value is False:
+        path = f"{place.path}/{ENABLED}"
+        message = f"stays false, although it is open there: pilotage config set --remove {path} opens it"
+        yield Problem(path=path, message=message)
+
+
 class Importer(Protocol):
     """Proposes the changes that files of another system would make in the configuration."""
 

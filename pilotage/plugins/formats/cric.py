@@ -137,6 +137,8 @@ def _add(
     if reasons := [*_reasons(queue), *_reasons(element)]:
         importers.close(found)
         yield Problem(path=path, message=f"closed, {importers.ENABLED}: false: {'; '.join(reasons)}")
+    else:
+        yield from importers.note_closed(config, address)
     if not _text(queue, _VO) and not importers.lists_vos(config, address):
         found["VO"] = []
         yield Problem(path=path, message=f"no VO in {_VO}: no VO is admitted, VO: []")
@@ -160,7 +162,6 @@ def _parameters(queue: _Fields, element: _Fields) -> Iterator[tuple[str, object]
         yield "maxCPUTime", minutes
     if vo := _text(queue, _VO):
         yield "VO", [vo.lower()]
-    yield importers.ENABLED, True
 
 
 def _reasons(fields: _Fields) -> Iterator[str]:

@@ -150,6 +150,8 @@ def _add(
         closed = f"closed, {importers.ENABLED}: false, restrictions that cannot be imported"
         note(f"{closed}: {'; '.join(reasons)}")
     place = QueueAddress(site=address, ce=entry.host, queue=entry.name)
+    if importers.ENABLED not in queue:
+        notes += importers.note_closed(config, place)
     if not entry.attribute(VOS) and not importers.lists_vos(config, place):
         queue["VO"] = []
         note(f"no VO in {VOS}: no VO is admitted, VO: []")
@@ -257,4 +259,5 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     for theirs, ours in LIMIT_PARAMETERS.items():
         if COUNT.fullmatch(number := entry.limits.get(theirs, "")):
             yield ours, int(number)
-    yield "Enabled", entry.enabled.strip().lower() == "true"
+    if entry.enabled.strip().lower() != "true":
+        yield importers.ENABLED, False

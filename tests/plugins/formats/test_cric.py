@@ -49,7 +49,6 @@ def test_a_sample_as_cric_publishes_it() -> None:
             "BatchQueue": "share",
             "maxCPUTime": 2880,
             "VO": ("atlas",),
-            "Enabled": True,
         },
         f"{site}/arc1.example.org/EXAMPLE": {
             **of_all,

@@ -57,7 +57,6 @@ def test_an_entry_becomes_a_queue_and_what_is_left_out_is_told():
         "BatchQueue": "long",
         "MaxTotalJobs": 5000,
         "MaxWaitingJobs": 500,
-        "Enabled": True,
     }
     assert config.values(second, "cms")["Endpoint"] == "ce1.example.tw:2811"
     assert config.usable(first, "osgvo")
@@ -121,7 +120,6 @@ def test_the_yaml_of_a_factory_says_the_same_as_its_xml():
         "VO": ("gluex", "osgvo"),
         "BatchQueue": "osg",
         "MaxTotalJobs": 100,
-        "Enabled": True,
     }
     assert values["OSG.CedarCluster/ce28.example.edu/Plain"]["Enabled"] is False
     assert [note.path for note in found.notes] == ["entry Plain", "entry 'Other'", "attrs/*/type"]
@@ -186,7 +184,7 @@ def test_attributes_of_an_entry_and_of_its_submission(
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
     config = found.proposal.after
     [queue] = config.addresses
-    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",), "Enabled": True}
+    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",)}
     assert dict(config.values(queue, "cms")) == always | expected
     assert [note.path for note in found.notes] == notes
 
@@ -216,10 +214,10 @@ def test_entries_stand_in_sections_and_have_the_fields_of_their_site():
     values = {each.queue: dict(config.values(each, "osgvo")) for each in config.addresses}
     common = {"Name": "Lab", "CEType": "HTCondorCE", "WholeNode": True}
     assert values == {
-        "One": {**common, "NumberOfProcessors": 8, "VO": ("osgvo",), "Enabled": True},
+        "One": {**common, "NumberOfProcessors": 8, "VO": ("osgvo",)},
         "Two": {**common, "NumberOfProcessors": 4, "GPUs": 1, "VO": ("osgvo",), "Enabled": False},
-        "Three": {**common, "NumberOfProcessors": 4, "VO": (), "Enabled": True},
-        "Flat": {**common, "NumberOfProcessors": 4, "VO": ("cms",), "Enabled": True},
+        "Three": {**common, "NumberOfProcessors": 4, "VO": ()},
+        "Flat": {**common, "NumberOfProcessors": 4, "VO": ("cms",)},
     }
     assert {each.ce for each in config.addresses} == {"ce1.example.edu"}
     assert [note.path for note in found.notes] == ["entry Three"]
@@ -277,7 +275,6 @@ def test_entries_of_several_files_have_what_their_ces_publish_and_what_all_have(
         "CEType": "HTCondorCE",
         "maxWallClockTime": 86400,
         "MaxTotalJobs": 10000,
-        "Enabled": True,
     }
     assert values == {
         "One": {**of_all, "NumberOfProcessors": 16, "VO": ("osgvo", "ligo")},

@@ -1,9 +1,12 @@
 """Importers are found by entry points, and propose changes in one form."""
 
 import pytest
+import yaml
 
+from cs_config import validate
 from cs_config.errors import ConfigError
 from cs_config.formats import dirac_text, importers
+from cs_config.formats.importers import merge_trees
 from cs_config.tree import parameters
 from cs_config.versions.store import NOTHING
 
@@ -33,6 +36,47 @@ def test_every_importer_merges_a_tree(name: str) -> None:
     [queue] = found.proposal.after.addresses
     assert str(queue) == ("A/ce1.a/q" if name == "glue2" else "A/ce1/q")
     assert found.proposal.after.values(queue, "")["MaxRAM"] == 4000
+
+
+_OF_A = '<attrs><attr name="GLIDEIN_Site" value="A"/></attrs>'
+#: Files of each format with an open queue, and what says so in them.
+OPEN = [
+    ("classad", TEXTS["classad"].replace("; ]", '; GlueCEStateStatus = "Production"; ]')),
+    ("cric", TEXTS["cric"].replace('"vo_name"', '"status": "online", "vo_name"')),
+    ("dirac", TEXTS["dirac"].replace("MaxRAM", "Status = Active\nMaxRAM")),
+    ("glue2", f"{TEXTS['glue2']}GLUE2ComputingShareServingState: production\n"),
+    ("osg", "A: {ce1: {q: {enabled: true, attrs: {GLIDEIN_Supported_VOs: a}}}}"),
+    ("osg", f'<glidein><entry name="q" enabled="True" gatekeeper="ce1">{_OF_A}</entry></glidein>'),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), OPEN)
+def test_an_import_again_leaves_a_queue_closed_that_was_drained_by_hand(name: str, text: str) -> None:
+    propose = importers.load_importer(name)
+    site = None if name in ("dirac", "osg") else "A"
+    first = propose(NOTHING, {"file": text}, site=site).proposal.after
+    [queue] = first.addresses
+    assert "Enabled" not in first.values(queue, "")
+    edited = merge_trees(first.tree, _section_at(queue.path, {"Enabled": False}))
+    drained = validate.parse(yaml.safe_dump(edited))
+    again = propose(drained, {"file": text}, site=site)
+    assert again.proposal.differences == ()
+    notes = [each for each in again.notes if "stays false" in each.message]
+    assert [each.path for each in notes] == ([f"{queue.path}/Enabled"] if name in ("cric", "osg") else [])
+
+
+def _section_at(path: str, values: dict[str, object]) -> dict[str, object]:
+    tree = values
+    for name in reversed(path.split("/")):
+        tree = {name: tree}
+    return tree
+
+
+def test_a_file_with_our_own_option_opens_a_queue() -> None:
+    text = TEXTS["dirac"].replace("MaxRAM", "Enabled = True\nMaxRAM")
+    drained = validate.parse("Resources: {Sites: {A: {CEs: {ce1: {Queues: {q: {Enabled: false}}}}}}}")
+    found = importers.load_importer("dirac")(drained, {"file": text}).proposal.after
+    assert found.values(found.addresses[0], "")["Enabled"] is True
 
 
 @pytest.mark.parametrize("version", ["9.10", "9.4", 9, 9.4, ["9.10", 9.4]])
