@@ -154,6 +154,8 @@ def write_text(tree: Mapping[str, object], indent: str = "") -> Iterator[str]:
             yield f"{indent}{name} = {entry}".rstrip()
 
 
+#: A fraction, and zeros at its end.
+_ZEROS = re.compile(r"(\.[0-9]+?)0+$")
 _FLAGS = {**dict.fromkeys(keywords.YES, True), **dict.fromkeys(keywords.NO, False)}
 _NOT_IN_NAMES = frozenset("={}#/")
 
@@ -188,10 +190,14 @@ def _candidates(name: str, text: str) -> Iterator[Scalar | list[Scalar]]:
 
 
 def _scalar(name: str, text: str) -> Scalar:
-    """A value as in YAML; a version, and what a number would change, such as 1e3, stays a text."""
+    """A value as in YAML; a version, and what a number would change, such as 1e3, stays a text.
+
+    Zeros at the end of a fraction change no number, but a version: of well-known software they stay.
+    """
     found = _resolve(text)
     is_text = isinstance(found, float) and parameters.is_version(fold(name))
-    return text if is_text or (type(found) in (int, float) and repr(found) != text) else found
+    written = text if parameters.is_like_version(fold(name)) else _ZEROS.sub(r"\1", text)
+    return text if is_text or (type(found) in (int, float) and repr(found) != written) else found
 
 
 def _resolve(text: str) -> Scalar:
