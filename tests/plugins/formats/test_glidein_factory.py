@@ -539,7 +539,7 @@ def test_the_cause_is_told_of_an_entry_that_is_not_carried_over(
 def test_attributes_with_several_values(attrs: dict[str, str], expected: dict[str, object], notes: list[str]):
     text = ENTRY.format(attrs=_attributes("attr", attrs), submit="")
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",), "Enabled": True}
+    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",)}
     assert values_of_one(found) == always | expected
     assert [note.path for note in found.notes] == notes
 
@@ -583,10 +583,9 @@ def test_entries_of_a_set_have_what_the_set_states_and_share_its_limits():
         "BatchQueue": "long",
         "MaxTotalJobs": 500,
         "MaxWaitingJobs": 10,
-        "Enabled": True,
     }
     assert values == {
-        "Alone": {"Name": "A", "VO": ("cms",), "CEType": "HTCondorCE", "Enabled": True},
+        "Alone": {"Name": "A", "VO": ("cms",), "CEType": "HTCondorCE"},
         "First": {**of_set, "CEType": "AREX", "Endpoint": "ce1.a.org:9620", "NumberOfProcessors": 8},
         "Second": {**of_set, "CEType": "HTCondorCE", "NumberOfProcessors": 4},
     }
@@ -621,7 +620,7 @@ def test_a_closed_set_closes_its_entries(of_set: str, of_entry: str, frontends: 
 def test_an_entry_whose_whole_node_cannot_be_read_is_carried_over_without_it():
     text = ENTRY.format(attrs="", submit=_attributes("submit_attr", {"+WantWholeNode": "1"}))
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    assert values_of_one(found)["Enabled"] is True
+    assert "Enabled" not in values_of_one(found)
     [note] = found.notes
     assert note.message == "+WantWholeNode is not carried over: '1', allowed is true or false"
 
