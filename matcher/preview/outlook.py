@@ -55,7 +55,8 @@ class UselessParameter:
     name: str
     queues: int  #: queues that get it
     jobs: Annotated[
-        int, Field(description="Waiting jobs that need it and lack it there; 0: no job needs it.")
+        int,
+        Field(description="Waiting jobs that it decides about, and lets none in there; 0: no job needs it."),
     ]
 
 

@@ -353,7 +353,7 @@ def render_effects(answer: Answer | None) -> RenderableType:
     if not answer["jobs"]:
         return lines
     rows = ((vo, *(n[each] or "" for each in _COUNTS)) for vo, n in answer["jobs"].items())
-    headings = ("VO", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
+    headings = ("Jobs of", "#Waiting", "#Become stuck", "#Become free", "#Gain queues", "#Lose queues")
     return Group(output.table(headings, rows), lines)
 
 
@@ -366,8 +366,8 @@ def _effect_lines(answer: Answer) -> Iterator[str]:
     yield from _format_some("new", answer["new_queues"], totals["new_queues"])
     yield from _format_some("removed", answer["removed_queues"], totals["removed_queues"])
     yield (
-        f"pools: {totals['pools_gaining']} gain queues, {totals['pools_losing']} lose some, "
-        f"{totals['pools_without_queue']} are left without any"
+        f"pools, by Requirements alone: {totals['pools_gaining']} gain queues, "
+        f"{totals['pools_losing']} lose some, {totals['pools_without_queue']} are left without any"
     )
     for pool in answer["pools"][:_MOST]:
         yield f"  {pool['pool'][:12]} of {pool['vo']}, {pool['waiting']} waiting: {_queues(pool)}"
@@ -421,8 +421,6 @@ def _queues(pool: Answer) -> str:
 
 def _useless_line(each: Answer) -> str:
     if each["jobs"]:
-        one, many = "waiting job requires it and lacks", "waiting jobs require it and lack"
-        return (
-            f"{each['name']}: of {each['vo']}, {format_count(each['jobs'], one, many)} it there all the same"
-        )
+        jobs = format_count(each["jobs"], "waiting job")
+        return f"{each['name']}: it decides about {jobs} of {each['vo']}, and lets none in there"
     return f"{each['name']}: no waiting job of {each['vo']} requires it"

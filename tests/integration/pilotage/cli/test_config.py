@@ -172,6 +172,17 @@ def test_a_floor_that_falls_or_goes_is_told_by_a_preview_and_held_back_by_a_guar
     assert "the floor of" not in run("config", "preview", "--set", f"{floor}=30")[1]
 
 
+def test_what_a_value_decides_about_is_told_for_what_queues_require_too(service: Service, run: Run) -> None:
+    """And jobs that gain queues are no pools that do: these have queues by their Requirements alone."""
+    service.submit({"Executable": "x"}, {"Executable": "x", "CPUTime": 400_000})
+    out = run("config", "preview", "--set", f"{CE}/RequiredTag=[gpu]", "--set", f"{CE}/Tag=[gpu]")[1]
+    assert "RequiredTag: it decides about 2 waiting jobs of cms, and lets none in there" in out
+    out = run("config", "preview", "--set", f"{CE}/Queues/long/CPUTime=600000")[1]
+    assert "pools, by Requirements alone: 0 gain queues, 0 lose some, 0 are left without any" in out
+    [cms] = (line.split() for line in out.splitlines() if line.strip().startswith("cms"))
+    assert cms[-2] != "–", "a job gains a queue"
+
+
 def test_the_end_of_a_temporary_value_by_a_change_is_told_by_a_preview(service: Service, run: Run) -> None:
     floor = "Resources/Sites/LCG.A.org/Floors/cms"
     for value, time in ((20, ()), (5, ("--for", "2d")), (2, ("--for", "2h"))):
