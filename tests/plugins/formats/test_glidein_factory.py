@@ -475,6 +475,7 @@ def test_the_factory_overwrites_the_system_of_its_defaults(own: str, published: 
         ("{submit_attrs: {+WantWholeNode: True}, attrs: {GLIDEIN_MaxMemMBs: 128000}}", "{}", 32, 128000),
         ("{submit_attrs: {+WantWholeNode: True, +maxMemory: 64000}}", "{}", 32, 64000),
         ("{attrs: {GLIDEIN_ESTIMATED_CPUS: {value: 40}}}", "{}", 40, None),
+        ("{attrs: {GLIDEIN_ESTIMATED_CPUS: {value: 40}}}", "{gridtype: condor}", 1, 2500),
         ("{submit_attrs: {+WantWholeNode: False}}", "{}", 1, 2500),
     ],
 )

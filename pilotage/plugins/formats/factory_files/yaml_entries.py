@@ -45,7 +45,7 @@ _ENTRY: Final = "entry"
 _OF_FRONTENDS: Final = "frontend"
 #: What all entries have, and the generator overwrites: the system with `any`,
 _OVERWRITTEN: Final = {ATTRIBUTES: frozenset({fold(entries.SYSTEM)})}
-#: and the size of a whole node, also where only the estimate of its processors tells that it is one.
+#: and the size of a whole node, with what the node has.
 _CPUS: Final = "GLIDEIN_CPUS"
 _XCOUNT: Final = "+xcount"
 _SIZES: Final = {
@@ -73,9 +73,10 @@ def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
     found = []
     for names, entry in stated:
         if names[0] != _OF_ALL_SITES and (names[-1] != _DEFAULT or len(trees) == 1):
-            above = importers.merge_trees(published.get(names[:-1], {}), entry)
+            of_ce = published.get(names[:-1], {})
+            above = importers.merge_trees(of_ce, entry)
             defaults = importers.merge_trees(of_all.get("", {}), of_all.get(names[2], {}))
-            whole = importers.merge_trees(_defaults_of(above, defaults), above)
+            whole = importers.merge_trees(_defaults_of(above, defaults, is_published=bool(of_ce)), above)
             found.append(_entry(names[0], names[1], names[-1], whole))
     systems = (_find(dict(_sections(each)).get(ATTRIBUTES, {}), entries.SYSTEM) for each in of_all.values())
     overwritten = (_text(_value(each)) for each in systems if each)
@@ -87,13 +88,19 @@ def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
     return Factory(entries=found, left_out=left_out)
 
 
-def _defaults_of(entry: Mapping[str, object], of_all: Mapping[str, object]) -> dict[str, object]:
-    """What all entries have, for this one: the generator decides some of it by what the entry states."""
+def _defaults_of(
+    entry: Mapping[str, object], of_all: Mapping[str, object], *, is_published: bool
+) -> dict[str, object]:
+    """What all entries have, for this one: the generator decides some of it by what the entry states.
+
+    Where the CE is not known to publish anything, an estimate of processors tells of a whole node.
+    """
     sections = dict(_sections(entry))
     attributes, submit = sections.get(ATTRIBUTES, {}), sections.get(SUBMIT, {})
     defaults = _without(of_all, _OVERWRITTEN)
     is_whole = fold(_text(_find(submit, entries.WHOLE_NODE))) == "true"
-    if of_all and (is_whole or _find(attributes, entries.ESTIMATE) is not None):
+    is_estimated = _find(attributes, entries.ESTIMATE) is not None and not is_published
+    if of_all and (is_whole or is_estimated):
         defaults = _without(defaults, _SIZES)
         cpus = (_value(_find(attributes, _CPUS)), _find(submit, _XCOUNT))
         if all(gatekeepers.read_limit(_text(each)) is None for each in cpus):
