@@ -35,7 +35,8 @@ _MUST_BE_KNOWN = ("VO", "Site")
 _VALUES = (expiry.SETTING,)
 
 
-#: Paths of values that may be too long for expressions, since an earlier release has stored them; None: any.
+#: Paths of values that may be too long for expressions, or beyond a bound that an earlier release did not
+#: have, since it has stored them; None: any.
 Kept = Collection[str] | None
 NOTHING_KEPT: Kept = frozenset()
 
@@ -123,13 +124,13 @@ def report(
     lone_times = expiry.warn_of_lone_times(tree.nodes.values())
     idle_limits = islice(_warn_of_idle_limits(root, known, file), _MOST_LIMITS)
     large_floors = _warn_of_large_floors(tree, file)
-    too_long = [each for each in seen.excesses if kept is not None and each.path not in kept]
-    known_too_long = [each for each in seen.excesses if each not in too_long]
+    new_excesses = [each for each in seen.excesses if kept is not None and each.path not in kept]
+    known_excesses = [each for each in seen.excesses if each not in new_excesses]
     numbers = _warn_of_unquoted_defaults(root, file)
     of_vos = (*misspelled_vos, *numbers)
-    warnings = (*known_too_long, *seen.warnings, *lone_times, *of_vos, *idle_limits, *large_floors)
+    warnings = (*known_excesses, *seen.warnings, *lone_times, *of_vos, *idle_limits, *large_floors)
     wrong = (*wrong_levels, *options.problems, *wrong_entries, *wrong_platforms, *wrong_names)
-    errors = [*reading.problems, *wrong, *seen.errors, *too_long]
+    errors = [*reading.problems, *wrong, *seen.errors, *new_excesses]
     if errors:
         errors.sort(key=lambda problem: problem.line or 0)
         return Report(errors=tuple(errors), warnings=warnings, configuration=None)
@@ -151,7 +152,7 @@ def report(
         os_compatibility=compatibility,
         dynamic=dynamic,
         warnings=warnings,
-        long_values=frozenset(each.path for each in seen.excesses),
+        kept_values=frozenset(each.path for each in seen.excesses),
     )
     return Report(errors=(), warnings=warnings, configuration=configuration)
 

@@ -63,7 +63,7 @@ def propose_text(current: Configuration, text: str, file: str = API) -> Proposal
     """Replace the current configuration by a whole text."""
     origins = _follow_origins(current, text) if file == API else None
     after = validate.parse(
-        text, file, current.version, origins=origins, kept=current.long_values, earlier=current
+        text, file, current.version, origins=origins, kept=current.kept_values, earlier=current
     )
     return Proposal(before=current, after=after, differences=diff.compare(current.tree, after.tree))
 
@@ -104,7 +104,7 @@ def _propose_tree(
         return Proposal(before=current, after=current, differences=())
     reading = yaml_writer.edit_and_read(current.source, current.tree, tree)
     try:
-        origins, kept = _follow_origins(current, reading.text), None if restoring else current.long_values
+        origins, kept = _follow_origins(current, reading.text), None if restoring else current.kept_values
         after = validate.parse(reading, API, current.version, origins=origins, kept=kept, earlier=current)
     except ConfigError as error:
         # The author of edits has no text whose lines could be named.

@@ -287,7 +287,7 @@ def merge_import(
         text = config.source
         if not diff.is_equal(whole, dict(config.tree)):
             text = yaml_writer.edit_text(config.source, config.tree, whole)
-        found = validate.report(text, proposals.API, config.version, kept=config.long_values)
+        found = validate.report(text, proposals.API, config.version, kept=config.kept_values)
         if found.configuration is not None:
             return ImportedConfiguration(proposal=proposals.propose_text(config, text), notes=tuple(notes))
         if not overlay.drop_invalid(found.errors):

@@ -28,6 +28,9 @@ NODES: Final = 1_000_000
 MEGABYTES: Final = 10**12
 #: Normalised seconds per second.
 POWER: Final = 1_000_000
+#: HEPScore23 of a core; those of today have 5 to 50.
+LEAST_HEPSCORE: Final = 0.001
+HEPSCORE: Final = 10_000
 SI00: Final = 10**9
 
 #: Counts of jobs or pilots, and of the processors of many jobs.

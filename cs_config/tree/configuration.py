@@ -54,7 +54,7 @@ class Configuration:
     os_compatibility: Mapping[str, tuple[str, ...]]  #: platform → platforms whose software its nodes can run
     dynamic: Dynamic  #: attributes that expire
     warnings: tuple[Problem, ...] = ()  #: allowed, but probably a mistake
-    long_values: frozenset[str] = frozenset()  #: paths of values that are too long for expressions
+    kept_values: frozenset[str] = frozenset()  #: paths of values that only earlier releases took
     expiries: int = 0  #: number of expiry moments that have passed
     written: "Configuration | None" = None  #: this version with expired values, if any have
     derived: dict[tuple[Hashable, ...], object] = field(
@@ -128,6 +128,15 @@ class Configuration:
     def knows(self, address: QueueAddress) -> bool:
         """Whether the queue exists, usable or not."""
         return address in self.levels
+
+    def values_around(self, address: QueueAddress, vo: str) -> Mapping[str, Value]:
+        """The values of a queue; of one that is gone what its CE, or else its site, states for a VO."""
+        if self.knows(address):
+            return self.values(address, vo)
+        site = f"Resources/Sites/{address.site}"
+        paths = (site, f"{site}/CEs/{address.ce}")
+        levels = [self.nodes[path] for path in paths if path in self.nodes]
+        return inheritance.parameter_values(inheritance.effective_parameters(levels, fold(vo)))
 
     def queues_at(self, site: str, ce: str = "", queue: str = "") -> Sequence[QueueAddress]:
         """The queue of this place if it exists, else all queues of its CE or site."""

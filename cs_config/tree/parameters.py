@@ -63,8 +63,8 @@ class KnownParameter:
     zero: Zero | None = None  #: None: it is neither a limit nor a size
 
 
-def _is_amount(value: Value, most: int) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+def _is_amount(value: Value, most: int, least: float = 0) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def _is_count(value: Value, most: int) -> bool:
@@ -213,14 +213,20 @@ KNOWN = (
     ),
     *_list_parameters(
         VoRight.SET,
-        f"any value, since sites had these names for what they liked; a number up to {bounds.MEGABYTES}",
-        lambda value: not isinstance(value, int | float) or value <= bounds.MEGABYTES,
+        f"any value, since sites had these names for what they liked; a number from 0 to {bounds.MEGABYTES}",
+        lambda value: not isinstance(value, int | float) or 0 <= value <= bounds.MEGABYTES,
         Zero.STATES_NONE,
         GPUVendor="vendor of its GPUs: nvidia",
         GPUArchitecture="architecture of its GPUs: sm_89; another form counts only in Requirements",
         GPUMemory="MB of memory of each of its GPUs, a number",
         GPURuntime="version of the runtime of its GPUs, such as CUDA: 12.4",
-        HEPScore23="HEPScore23 of a core, a number, by which usage records are normalised",
+    ),
+    *_list_parameters(
+        VoRight.SET,
+        f"a number from {bounds.LEAST_HEPSCORE} to {bounds.HEPSCORE}",
+        partial(_is_amount, most=bounds.HEPSCORE, least=bounds.LEAST_HEPSCORE),
+        Zero.STATES_NONE,
+        HEPScore23="HEPScore23 of a core, by which usage records are normalised",
     ),
     *_texts(
         VoRight.NONE,
@@ -238,7 +244,7 @@ KNOWN = (
         OS="operating systems of its nodes; only read by Requirements of jobs",
         JobType="types of grid jobs that a job manager handles there",
         Tag="what it offers; a job may require it",
-        RequiredTag="what a job must require to run here",
+        RequiredTag="what a job must require to run here; it is offered as well, as by Tag",
         SE="storage elements of the site",
         CloseSE="storage elements next to it; only read by Requirements of jobs",
         Mail="addresses of the contacts, for people",
@@ -268,8 +274,9 @@ KNOWN = (
 )
 
 _BY_FOLD = {fold(known.name): known for known in KNOWN}
-#: Names that sites had for their own in release 1.0; they have others like them, `CPUVendor`.
+#: Names that sites had for their own in release 1.0, with any value; they have others like them, `CPUVendor`.
 _ONCE_FREE = frozenset({"GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime", "HEPScore23"})
+_ONCE_FREE_FOLDED = frozenset(map(fold, _ONCE_FREE))
 #: Resemble ours and are read: names of the schema (see `glue`), and what pilots measure of the system.
 _SCHEMA: Final = "glue"
 _MEASURED: Final = frozenset({"osname", "osversion"})
@@ -374,7 +381,7 @@ class ParameterReader:
     text: str  #: that the lines are of
     errors: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
-    excesses: list[Problem] = field(default_factory=list)  #: values that are too long for expressions
+    excesses: list[Problem] = field(default_factory=list)  #: values that only earlier releases took
     vos: set[str] = field(default_factory=set)  #: lower case
     checks: frozenset[str] = admission.DEFAULT_CHECKS  #: folded names of attributes that are expressions
     _warned: set[str] = field(default_factory=set)
@@ -435,6 +442,9 @@ class ParameterReader:
                 self.error(problem.path, leaf.line, problem.message)
             return None
         if fault := find_fault(folded, value):
+            if folded in _ONCE_FREE_FOLDED:
+                self.excesses.append(self._problem(path, leaf.line, fault, None))
+                return value
             self.error(path, leaf.line, fault)
             return None
         if folded in self.checks or folded in admission.EXPRESSIONS:

@@ -332,16 +332,16 @@ def _import(conn: Connection, path: Path, config: Configuration, *, author: str,
         source=path.name,
         expected=current,
         now=now,
-        kept=_long_values(conn, current),
+        kept=_kept_values(conn, current),
     )
     _remember_import(conn, file, new_digest, version)
     return version
 
 
-def _long_values(conn: Connection, version: int) -> frozenset[str]:
-    """Paths of values of a version that are too long for expressions; none if it cannot be read."""
+def _kept_values(conn: Connection, version: int) -> frozenset[str]:
+    """Paths of values of a version that only earlier releases took; none if it cannot be read."""
     with suppress(ConfigError, VersionNotFound):
-        return load_version(conn, version).long_values
+        return load_version(conn, version).kept_values
     return frozenset()
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cs_config.options import bounds
 from pilotage.cli import options, output
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage
@@ -43,7 +44,12 @@ class RecordOptions:
     ] = None
     hepscore23: Annotated[
         float | None,
-        typer.Option(metavar="N", help="HEPScore23 of a core, for queues that state none.", min=0.001),
+        typer.Option(
+            metavar="N",
+            help="HEPScore23 of a core, for queues that state none.",
+            min=bounds.LEAST_HEPSCORE,
+            max=bounds.HEPSCORE,
+        ),
     ] = None
     withhold_names: Annotated[
         bool, typer.Option("--withhold-names", help="Report no user: each name is `withheld`.")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, Field
 
+from cs_config.tree import parameters
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from pilotage.service.auth import visibility
@@ -123,9 +124,9 @@ class _Site:
 
 
 def _read_power(config: Configuration, queue: QueueAddress, vo: str) -> float | None:
-    """The benchmark of a core of a queue; None if the queue is gone, or states no number."""
-    values = config.values(queue, vo) if config.knows(queue) else {}
+    """The benchmark of a core of a queue; None if none is stated, or none that is allowed."""
+    values = config.values_around(queue, vo)
     stated = next((value for name, value in values.items() if fold(name) == _BENCHMARK), None)
-    if isinstance(stated, bool) or not isinstance(stated, int | float):
+    if not isinstance(stated, int | float) or parameters.find_fault(_BENCHMARK, stated):
         return None
-    return float(stated) or None
+    return float(stated)

@@ -278,13 +278,25 @@ def test_a_name_cannot_write_a_line_of_its_own() -> None:
 def test_queues_without_a_benchmark_are_named(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    with running(engine, tmp_path, TREE.replace("POWER", "HEPScore23: unknown, ")) as service:
+    with running(engine, tmp_path, TREE.replace("POWER", "")) as service:
         send_to(service, tmp_path, monkeypatch)
         accounted_jobs.a_day(engine, MONTH)
         status, out, err = run(*ASK)
         assert (status, out) == (1, "")
         assert "no HEPScore23 is stated for ce1/long" in err
         assert {each["ServiceLevel"] for each in read_records(run, "--hepscore23", 9)} == {"9.000"}
+
+
+@pytest.mark.parametrize("gone", [{"ce1:": "ce2:"}, {"long:": "short:"}])
+def test_a_queue_that_is_gone_has_the_benchmark_of_its_site(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run, gone: Mapping[str, str]
+) -> None:
+    [(one, other)] = gone.items()
+    of_site = TREE.replace("POWER", "").replace("{VO: [cms, dune]", "{HEPScore23: 7.5, VO: [cms, dune]")
+    with running(engine, tmp_path, of_site.replace(one, other)) as service:
+        send_to(service, tmp_path, monkeypatch)
+        accounted_jobs.a_day(engine, MONTH)
+        assert {each["ServiceLevel"] for each in read_records(run)} == {"7.500"}
 
 
 def test_deleted_jobs_are_missed(service: Service, run: Run) -> None:

@@ -128,7 +128,7 @@ def test_a_version_that_this_process_has_stored_is_not_read_again(engine: Engine
         read = versions_store.load_version(conn)
     assert live.current is made
     assert loads == []
-    for name in ("version", "source", "file", "origins", "author", "tree", "warnings", "long_values"):
+    for name in ("version", "source", "file", "origins", "author", "tree", "warnings", "kept_values"):
         assert getattr(made, name) == getattr(read, name)
 
 

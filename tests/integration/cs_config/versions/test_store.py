@@ -1,3 +1,4 @@
+import re
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -271,3 +272,31 @@ def test_a_longer_text_of_an_earlier_release_stays_but_none_is_added(
     assert import_file(engine, tmp_path / "grid.yaml", now) == 2
     (tmp_path / "grid.yaml").write_text(f"{LONG}# another comment\n")
     assert import_file(engine, tmp_path / "grid.yaml", now) == 3
+
+
+@pytest.mark.parametrize("stated", ["-3", "0", "1000000000", "abc", '"10,8"', "[1, 2]", "true"])
+def test_a_benchmark_without_bounds_of_an_earlier_release_stays_but_none_is_added(
+    engine: Engine, now: datetime, stated: str
+) -> None:
+    text = f"Resources: {{Sites: {{S: {{HEPScore23: {stated}, CEs: {{C: {{Queues: {{Q: }}}}}}}}}}}}\n"
+    fault = "Resources/Sites/S/HEPScore23: .* is not allowed here, allowed is a number from 0.001 to 10000"
+    with pytest.raises(ConfigError, match=fault):
+        store(engine, text, now)
+    with database.writing(engine) as conn:
+        as_before = validate.parse(text, kept=None)
+        versions_store.store_checked(conn, as_before, author="1.0.0", message="", expected=0, now=now)
+        found = versions_store.load_version(conn)
+    [warning] = found.warnings
+    assert re.match(fault, str(warning))
+    names = ("Resources", "Sites", "S")
+    rights = Rights(everything=True)
+    proposals.propose_edits(found, found, [Edit(names=(*names, "Name"), value="S")], rights)
+    with pytest.raises(ConfigError, match="HEPScore23"):
+        proposals.propose_edits(
+            found, found, [Edit(names=(*names, "CEs", "C", "HEPScore23"), value=-1)], rights
+        )
+
+
+def test_a_size_of_gpus_below_zero_is_refused(engine: Engine, now: datetime) -> None:
+    with pytest.raises(ConfigError, match=r"Resources/Sites/S/GPUMemory: '-1' is not allowed"):
+        store(engine, "Resources: {Sites: {S: {GPUMemory: -1}}}\n", now)
