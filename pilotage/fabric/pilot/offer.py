@@ -147,11 +147,12 @@ def make_offer(
     max_ram = _least(max_ram, slot.limits.max_ram)
     gpus = (_number(known, "gpus") or _number(known, "numberofgpus") or 0) if slot.gpus is None else slot.gpus
     stated = {"MaxRAM": max_ram, **read_node_parameters(known)}
+    required = [*slot.required_tags, *_list(known.get("requiredtag"))]
     reported = facts.reportable_facts(facts.merge_facts(stated, measured or {}, slot.facts), known)
     rest: dict[str, object] = {
         "Architecture": None if "Architecture" in reported else known.get("architecture"),
         "Platform": slot.platform or known.get("platform"),
-        "RequiredTag": [*slot.required_tags, *_list(known.get("requiredtag"))],
+        "RequiredTag": required,
         "VO": job_filters.vo,
         "SubmitPool": list(job_filters.pools),
         "OwnerGroup": list(job_filters.owner_groups),
@@ -170,7 +171,8 @@ def make_offer(
         scratch=_scratch(slot, known, processors),
         granted_scratch=_granted_scratch(slot, known),
         cpu_power=slot.cpu_power or _power(known),
-        tags=(*slot.tags, *_list(known.get("tag"))),
+        # A required tag is also offered, as the queue's own offer in the index has it.
+        tags=(*slot.tags, *_list(known.get("tag")), *required),
         rest={name: value for name, value in rest.items() if value not in (None, [], (), {})},
     )
 

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from sqlalchemy import Connection
 
 from cs_config.options.place_limits import ALL_SITES, RunningLimit
+from cs_config.tree.address import QueueAddress
 from matcher.limits import running_limits, throttle_standings
 from matcher.limits.running_limits import PlaceRule
 from pilotage.service.auth import visibility
@@ -231,6 +232,10 @@ class _Ends:
         return f"{self.failed:,} of {format_count(self.ended, 'job')} of {vo} failed"
 
 
+#: What is left to do at a queue with failing jobs that gets no more.
+_CLOSED: Final = "it gets no jobs now: have its nodes mended before it does again"
+
+
 def check_ends(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     """Look for queues where jobs of a VO fail at once, and other sites where more fail than elsewhere."""
     since = sums.truncate_to_hour(scope.now) - _WINDOW
@@ -245,7 +250,9 @@ def check_ends(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
         if _may_count(scope, vo, site):
             seconds = ends.failed_use.wall_seconds / max(1, ends.failed_use.attempts)
             message = f"at {site}/{ce}/{queue} {ends.describe(vo)}, after {seconds:.0f} s on average"
-            remedy = f"`pilotage queue drain {site}/{ce}/{queue}` keeps jobs from it"
+            address = QueueAddress(site=site, ce=ce, queue=queue)
+            is_open = scope.config.knows(address) and scope.config.enabled(address, vo)
+            remedy = f"`pilotage queue drain {address}` keeps jobs from it" if is_open else _CLOSED
             link = _link_failures(scope, vo, site, since)
             yield Finding("black holes", Health.WARNING, message, remedy, link)
     for (vo, site), ends in sorted(by_site.items(), key=lambda each: each[0]):

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from matcher.request import match_request
 from pilotage.fabric.pilot import offer
 from pilotage.fabric.pilot.offer import Offer
 from pilotage.fabric.pilot.settings import JobFilters, QueuePlace, Slot, SlotLimits
@@ -43,6 +44,13 @@ def test_what_was_told_wins_over_the_parameters_of_the_queue() -> None:
     assert (said["CPUTime"], said["MaxRAM"], said["NumberOfProcessors"]) == (50, 100, 2)
     assert said["Platform"] == "arm"
     assert said["Tag"] == ["Mine", "GPU"]
+
+
+def test_the_tags_that_a_queue_requires_of_jobs_are_offered_too() -> None:
+    said = made({"Tag": ["Fast"], "RequiredTag": ["GPU"]}, Slot(required_tags=("Mine",))).at(0)
+
+    assert (said["Tag"], said["RequiredTag"]) == (["Fast", "Mine", "GPU"], ["Mine", "GPU"])
+    assert match_request.read_resource(said).resource.required_tags == {"gpu", "mine"}
 
 
 @pytest.mark.parametrize("nonsense", ["many", None, True, [1], -5, 0, float("nan"), float("inf")])
