@@ -339,7 +339,7 @@ def _compare(answers: Mapping[str, Mapping[Any, Any]]) -> None:
 
 
 #: Names that 1.0.0 did not have, and `changes`.
-_NEW = frozenset({"changes", "exit_code", "headline", "is_held", "open_queues", "start"})
+_NEW = frozenset({"changes", "closed", "exit_code", "headline", "is_held", "open_queues", "start"})
 
 
 def _strip(answer: Any) -> Any:
