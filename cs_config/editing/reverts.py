@@ -201,7 +201,8 @@ def list_returns_of_others(
 
 def list_edits(tree: Tree, values: Sequence[Revert]) -> list[Edit]:
     """The edits that restore values that are in force, and remove new sections that are empty then."""
-    edits = [Edit(names=each.names, value=each.before) for each in values]
+    changed = (each for each in values if not is_equal(each.before, each.after))
+    edits = [Edit(names=each.names, value=each.before) for each in changed]
     restored = apply_edits(tree, tree, edits, versions=(0, 0))
     made = {each.names[:depth] for each in values for depth in range(each.depth, len(each.names))}
     for names in sorted(made, key=len, reverse=True):
@@ -264,6 +265,7 @@ def add(
     ]
     _check_number(conn, made, author)
     stored = [left for each in made if (left := _without_return(each)) is not None]
+    stored += _list_kept(conn, proposal, earlier, changed=[each.names for each in made])
     for each in stored:
         conn.execute(ADD, _write(each))
     return min((each.due for each in stored), default=None)
@@ -290,6 +292,21 @@ def _list_parts(proposal: Proposal, earlier: Sequence[Revert]) -> list[tuple[Dif
                     break
             found[part.names] = (part, depth)
     return list(found.values())
+
+
+def _list_kept(
+    conn: Connection, proposal: Proposal, earlier: Sequence[Revert], *, changed: Sequence[tuple[str, ...]]
+) -> Iterator[Revert]:
+    """Reverts of values that are absent before and after, within a section that is made or removed."""
+    left = {each.path for each in list_reverts(conn)}
+    joined = {names[:length] for names in changed for length in range(1, len(names) + 1)}
+    for each in earlier:
+        is_changed = each.names in joined or any(each.names[: len(names)] == names for names in changed)
+        if each.path in left or is_changed:
+            continue
+        before, after = (find_entry(side.tree, each.names) for side in (proposal.before, proposal.after))
+        if before is ABSENT and after is ABSENT:
+            yield each
 
 
 def _find_around(

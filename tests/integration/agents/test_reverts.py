@@ -244,6 +244,33 @@ def test_a_removed_section_that_is_a_value_meanwhile_comes_back(engine: Engine, 
     assert value(service, USER) == {"cores": 7, "count": 5}
 
 
+def test_what_is_as_it_was_before_all_ends_after_a_time_without_agents(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    change(operator, {USER: 24}, 4)
+    version = operator.get("/api/v1/config").json()["version"]
+    body = {"remove": [USER], "revert_after": 3 * 3600}
+    assert operator.patch("/api/v1/config", json=body, headers={"If-Match": str(version)}).status_code == 200
+    let_pass(engine, 5)
+    assert temporary(operator) == []
+
+
+def test_what_was_removed_comes_back_into_a_section_that_is_made_meanwhile(
+    engine: Engine, service: Service
+) -> None:
+    operator = service.operator()
+    change(operator, {USER: {"cores": 7}}, None)
+    version = operator.get("/api/v1/config").json()["version"]
+    body = {"remove": [f"{CE}/RunningLimit"], "revert_after": 6 * 3600}
+    assert operator.patch("/api/v1/config", json=body, headers={"If-Match": str(version)}).status_code == 200
+    change(operator, {f"{CE}/RunningLimit": {"JobType": {"Test": 3}}}, 2)
+    let_pass(engine, 3)
+    assert "RunningLimit" not in value(service, CE)
+    let_pass(engine, 7)
+    assert value(service, f"{CE}/RunningLimit") == {"JobType": {"User": {"cores": 7}}}
+
+
 def test_each_restores_with_its_own_rights_also_after_a_time_without_agents(
     engine: Engine, service: Service
 ) -> None:
