@@ -252,7 +252,7 @@ def _from_glue(entry: GlueName, value: Value) -> Value | None:
     match entry.form:
         case GlueForm.RULES:
             others = other_rules(value)
-            if any(fold(rule).startswith(fold(_DENIAL)) for rule in others):
+            if any(map(is_denial, others)):
                 return ()
             return tuple(rule[len(_RULE) :] for rule in map(str, as_tuple(value)) if rule not in others)
         case GlueForm.STATUS:
@@ -264,8 +264,18 @@ def _from_glue(entry: GlueName, value: Value) -> Value | None:
 
 
 def other_rules(value: Value) -> tuple[str, ...]:
-    """Access rules that are not of a whole VO: of persons, groups or roles; denials excluded."""
+    """Access rules that are not of a whole VO: of persons, groups or roles, and denials."""
     return tuple(rule for rule in map(str, as_tuple(value)) if not fold(rule).startswith(fold(_RULE)))
+
+
+def is_glue(name: str) -> bool:
+    """Whether a name is one of GLUE 1."""
+    return fold(name).startswith(_GLUE)
+
+
+def is_denial(rule: str) -> bool:
+    """Whether an access rule keeps someone out, which closes the queue to all."""
+    return fold(rule).startswith(fold(_DENIAL))
 
 
 def _number(value: Value) -> int | float | None:

@@ -103,6 +103,14 @@ class _Plan:
         closed = f"closed, {importers.ENABLED}: false"
         self.note(f"{closed}, because {self.lost} restricts it and cannot be represented")
 
+    def note_open(self, after: Configuration) -> None:
+        """Note a new queue of GLUE 1 that is open to every VO since neither ad nor tree lists some."""
+        if not self.is_new or not after.knows(self.queue):
+            return
+        is_of_glue = any(glue.is_glue(each.name) for each in self.ad.attributes)
+        if is_of_glue and "vo" not in map(fold, after.parameters(self.queue, "")):
+            self.note(f"open to every VO: the ad has no {glue.RULES}, and the tree no list VO")
+
     def note(self, message: str, entry: AdEntry | None = None) -> None:
         line = self.ad.line if entry is None else entry.line
         path = str(self.queue) if entry is None else f"{self.queue}/{entry.name}"
@@ -125,11 +133,13 @@ def propose_ads(config: Configuration, files: Mapping[str, str], *, site: str | 
         _write_plan(config, plan, tree)
         places |= {f"{plan.queue.path}/{each.name}": (plan.file, each.line) for each in plan.ad.attributes}
     found = importers.merge_import(config, tree, notes, ", ".join(files), places)
+    for plan in plans:
+        plan.note_open(found.proposal.after)
     changes = tuple(_list_changes(found.proposal, [plan.queue for plan in plans]))
     touched = {change.queue for change in changes}
     return AdProposal(
         proposal=found.proposal,
-        notes=found.notes,
+        notes=tuple(notes),
         changes=changes,
         new=tuple(plan.queue for plan in plans if plan.is_new),
         same=tuple(plan.queue for plan in plans if not plan.is_new and plan.queue not in touched),
@@ -320,7 +330,9 @@ def _add_derived(
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
     if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
-        plan.note(f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}")
+        message = f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}"
+        is_closed = any(map(glue.is_denial, others))
+        plan.note(f"{message}; a denial closes it to all VOs, VO: []" if is_closed else message)
     for name, parameter in glue.unstated_numbers(_static(config, carried)).items():
         if fold(parameter) not in carried_names:
             plan.note(f"{name}: {carried[name]!r:.60} states no number: no {parameter} follows from it")

@@ -109,7 +109,7 @@ def _show_changes(found: ImportedConfiguration, outcome: ImportOutcome, service:
     service.emit(data, lambda: edit.render_with_effects(changes, outcome.preview))
     if not service.as_json:
         notes = len(found.notes)
-        left = f"; {format_count(notes, 'thing was', 'things were')} not carried over"
+        left = f"; {format_count(notes, 'note')}"
         number = f"{format_count(len(changes), 'change')}{left if notes else ''}; {_stored(outcome)}"
         typer.echo(number if changes else f"nothing changes{left if notes else ''}")
 

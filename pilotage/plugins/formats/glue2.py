@@ -147,7 +147,7 @@ def _read_queue(
             message = f"{each}: {numbers[each]} is read as minutes, {in_seconds[each]} s"
             notes.append(_note(path, message, share))
         if others:
-            message = f"admits no one by the rules {', '.join(others):.200}: only VOs are carried over"
+            message = f"only rules of VOs are carried over, nobody is admitted by {', '.join(others):.200}"
             notes.append(_note(path, message, share))
     found["VO"] = sorted({vo for vos, _ in by_vos for vo in vos})
     if not found["VO"]:

@@ -102,7 +102,34 @@ def test_numbers_that_nobody_stated_imply_nothing_and_are_named(published: str) 
     values = parse(found.text, 2).values(QueueAddress(site="A", ce="ce", queue="q"), "cms")
     assert not values.keys() & {"CPUTime", "maxWallClockTime", "MaxRAM"}
     assert values["NumberOfProcessors"] == 8
-    assert [each.message.partition(": ")[0] for each in found.notes] == names
+    *numbers, access = (each.message.partition(": ")[0] for each in found.notes)
+    assert (numbers, access) == (names, "open to every VO")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "tree", "words"),
+    [
+        ("GlueHostBenchmarkSI00 = 400;", "", "open to every VO"),
+        ("GlueHostBenchmarkSI00 = 400;", "VO: [cms]", None),
+        ('GlueHostBenchmarkSI00 = 400; VO = "cms";', "", None),
+        ('GlueCEAccessControlBaseRule = { "VO:cms" };', "", None),
+        (
+            'GlueCEAccessControlBaseRule = { "VO:cms", "DENY:VOMS:/cms/guests" };',
+            "",
+            "a denial closes it to all VOs",
+        ),
+        ('GlueCEAccessControlBaseRule = { "VO:cms", "VOMS:/cms/guests" };', "", "admit no one"),
+    ],
+)
+def test_whom_an_ad_admits_is_noted_where_it_may_surprise(
+    attributes: str, tree: str, words: str | None
+) -> None:
+    config = parse(f"Resources: {{Sites: {{A: {{{tree}}}}}}}")
+    found = propose(config, f'[ id = "ce/q"; info = [ {attributes} ] ]', "A")
+    assert [each.message for each in found.notes if words is None or words not in each.message] == []
+    assert len(found.notes) == (words is not None)
+    is_admitted = parse(found.text, 2).usable(QueueAddress(site="A", ce="ce", queue="q"), "cms")
+    assert is_admitted is (words is None or "closes" not in words)
 
 
 def test_the_requirements_of_the_document_are_true_of_it(milano: Configuration) -> None:

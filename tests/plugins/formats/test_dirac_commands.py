@@ -45,7 +45,7 @@ def test_a_configuration_of_dirac_is_shown_with_what_it_does_then_applied_and_ex
     assert status == 0
     assert f"~ {CE}/MaxRAM = 2000 (was 4000)" in out
     assert "1 job of cms, such as 1, becomes stuck" in out
-    assert "1 change; 1 thing was not carried over; nothing is stored" in out
+    assert "1 change; 1 note; nothing is stored" in out
     assert "Resources/StorageElements: not carried over" in err
     assert run("config", "import", "dirac", file, "--apply", "--guard", "stuck_jobs=0")[0] == 1
     assert service.parts.live.current.version == 1

@@ -171,7 +171,7 @@ def test_notes_have_the_line_of_their_share() -> None:
     )
     found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
     notes = [each for each in found.notes if " place" not in each.message]
-    for part in ("no CEType", "is read as minutes", "admits no one by", "not carried over"):
+    for part in ("no CEType", "is read as minutes", "only rules of VOs", "not carried over"):
         assert any(part in each.message for each in notes)
     lines = text.splitlines()
     for each in notes:
