@@ -502,8 +502,11 @@ def count_recent_pilots(
     conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime
 ) -> Iterator[str]:
     """The number of recent requests from a queue, one text per VO."""
-    minutes = LATELY // timedelta(minutes=1)
+    minutes, silent = LATELY // timedelta(minutes=1), pilots.count_silent(conn, now=now)
     for vo in sorted(vos):
+        if number := silent.get((vo, address)):
+            one, many = "pilot of {} runs here and never reached", "pilots of {} run here and never reached"
+            yield f"{format_count(number, one.format(vo), many.format(vo))} the service"
         seen = pilots.count_by_queue(conn, vo, since=now - LATELY).get(address)
         asked, coming = (seen.asked, seen.coming) if seen else (0, 0)
         more = f"; {coming} wait in the batch system" if coming else ""

@@ -479,6 +479,30 @@ def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[Que
     return {queue: QueueActivity(asked=asked[queue], coming=coming[queue]) for queue in asked.keys() | coming}
 
 
+#: A pilot asks within seconds of its start; one whose batch job runs for so long has no way to the service.
+SILENT_AFTER: Final = timedelta(minutes=10)
+#: Places of silent pilots that are read, those with the most first.
+_MOST_SILENT: Final = 1_000
+#: By the index over status and time: of those that run, few never asked.
+SILENT = (
+    select(table.c.vo, *_QUEUE, func.count().label("pilots"))
+    .where(
+        table.c.status == PilotStatus.RUNNING.value,
+        table.c.last_seen_at.is_(None),
+        table.c.updated_at <= bindparam("before", type_=table.c.updated_at.type),
+    )
+    .group_by(table.c.vo, *_QUEUE)
+    .order_by(func.count().desc(), table.c.vo, *_QUEUE)
+    .limit(_MOST_SILENT)
+)
+
+
+def count_silent(conn: Connection, *, now: datetime) -> Mapping[tuple[str, QueueAddress], int]:
+    """Pilots that run, as their directors report, and never reached the service, by VO and queue."""
+    rows = conn.execute(SILENT, {"before": now - SILENT_AFTER})
+    return {(row.vo, QueueAddress(site=row.site, ce=row.ce, queue=row.queue)): row.pilots for row in rows}
+
+
 #: Of all VOs: a search for one of them at one site would read its pilots there that have ended.
 EXPECTED = (
     select(table.c.vo, table.c.site)

@@ -142,6 +142,13 @@ CHECKS: Final = (
         alert="PilotageNodesExcluded",
     ),
     InstallationCheck(
+        question="Do pilots that run reach the service?",
+        subjects=("silent pilots",),
+        find=sites.check_silent_pilots,
+        roles=_ADMINS,
+        alert=ANY_PROBLEM,
+    ),
+    InstallationCheck(
         question="Is a queue eligible for each waiting job?",
         subjects=("eligible queues",),
         find=core.check_eligible_queues,

@@ -22,7 +22,7 @@ from requirements.states import JobStatus
 from taskqueue.accounting import depths, report, sums
 from taskqueue.accounting.report import UsageQuery
 from taskqueue.accounting.usage import Usage
-from taskqueue.pilots import nodes
+from taskqueue.pilots import nodes, pilots
 from taskqueue.sites import closures, processes, scopes
 from taskqueue.sites.processes import SiteProcess
 
@@ -179,6 +179,22 @@ def check_nodes(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
     subject, further = "directors and gateways", "further nodes are excluded"
     remedy = "repair it, then `pilotage site readmit SITE NODE`"
     yield from finding.list_first(subject, Health.WARNING, excluded, further, remedy, link="/sites")
+
+
+def check_silent_pilots(conn: Connection, scope: CheckScope) -> Iterator[Finding]:
+    """Look for pilots that run, as their directors report, and never reached the service."""
+    minutes = pilots.SILENT_AFTER // timedelta(minutes=1)
+    silent = [
+        f"{format_count(number, 'pilot')} of {vo} at {queue} "
+        f"{'runs' if number == 1 else 'run'} for more than {minutes} minutes and never reached the service"
+        for (vo, queue), number in pilots.count_silent(conn, now=scope.now).items()
+        if _may_count(scope, vo, queue.site)
+    ]
+    subject, further = "silent pilots", "further queues have such pilots"
+    remedy = (
+        "correct `pilot_url` of its director, or let its nodes reach that address; see `pilotage pilots list`"
+    )
+    yield from finding.list_first(subject, Health.WARNING, silent, further, remedy, link="/pilots")
 
 
 #: Accounting sums that are read, and the time that they cover: this hour and the one before.

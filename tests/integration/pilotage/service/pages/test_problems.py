@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from agents import leader
+from cs_config.tree.address import QueueAddress
 from examples.servers.certificates import Authority
 from optimizers.workers.rq import RQNotifier
 from pilotage import extensions
@@ -23,7 +24,7 @@ from pilotage.service.problems import checks, readiness
 from pilotage.service.problems.checks import CHECKS
 from pilotage.service.problems.finding import Finding, Health
 from pilotage.service.services import utc_now
-from requirements.states import JobStatus
+from requirements.states import JobStatus, PilotStatus
 from taskqueue.accounting import depths, sums
 from taskqueue.accounting.depths import QueueDepth
 from taskqueue.accounting.usage import Usage
@@ -32,6 +33,7 @@ from taskqueue.db import agent_leases, database
 from taskqueue.db.replica import Replica
 from taskqueue.errors import StorageFull
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
+from taskqueue.pilots import pilots
 from taskqueue.sites import closures, processes
 from taskqueue.sites.closures import Ban, Downtime, Severity
 from taskqueue.sites.processes import QueueState, SiteProcess, TooSmallSlot
@@ -144,6 +146,33 @@ def _pause(service: Service) -> None:
     _report(service, "west", kind="director", queues=[paused])
 
 
+def _silence_pilots(service: Service) -> None:
+    """Pilots that run: two that never asked, one that did, and one that has just begun."""
+    began, queue = utc_now() - timedelta(minutes=11), QueueAddress.parse(f"{B}/ce2/all")
+    with database.writing(service.engine) as conn:
+        for stamp in ("silent-1", "silent-2", "asks", "fresh"):
+            pilots.register(conn, stamp=stamp, vo="cms", queue=queue, submitted_by="west", now=began)
+            start = utc_now() if stamp == "fresh" else began
+            pilots.set_status(conn, stamp, PilotStatus.RUNNING, now=start)
+        pilots.record_contact(conn, stamp="asks", vo="cms", queue=queue, now=began)
+
+
+def test_a_queue_with_silent_pilots_says_so(calm: Service) -> None:
+    calm.submit({"Executable": "x"})
+    _silence_pilots(calm)
+    found = calm.operator().get(f"/api/v1/resources/queues/{B}/ce2/all/explain").json()
+    assert "2 pilots of cms run here and never reached the service" in found["now"]
+
+
+def test_a_queue_that_is_drained_is_not_advised_to_be_drained(calm: Service) -> None:
+    BROKEN["a queue that swallows jobs"][0](calm)
+    [hole] = [each for each in _list_findings(calm) if each.subject == "black holes"]
+    assert hole.remedy == f"`pilotage queue drain {A}/ce1/short` keeps jobs from it"
+    calm.operator().post(f"/api/v1/resources/queues/{A}/ce1/short/drain", json={}).raise_for_status()
+    [hole] = [each for each in _list_findings(calm) if each.subject == "black holes"]
+    assert hole.remedy == "it gets no jobs now: have its nodes mended before it does again"
+
+
 def _fail_agent(service: Service) -> None:
     with database.writing(service.engine) as conn:
         fence = agent_leases.acquire(conn, name="pools", holder="us", now=utc_now(), ttl=timedelta(minutes=5))
@@ -207,6 +236,10 @@ BROKEN: dict[str, tuple[Callable[[Service], None], str]] = {
     "a queue that breaks pilots": (
         _pause,
         f"the director west sends no pilots of cms to {B}/ce2/all until ",
+    ),
+    "nodes that cannot reach the service": (
+        _silence_pilots,
+        f"2 pilots of cms at {B}/ce2/all run for more than 10 minutes and never reached the service",
     ),
     "a site that fails jobs": (
         lambda service: _end(service, f"{B}/ce2/all", JobStatus.FAILED, jobs=60, seconds=3600),
