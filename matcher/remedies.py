@@ -20,8 +20,8 @@ from requirements.values import fold, format_value, normal_number
 #: How much a change demands of the author of a job: it is listed the earlier, the less. A nearer value is
 #: between `NEARER` and `OTHER`, by the share of the old value that is given up.
 SPELLING, NEARER, OTHER, LEFT_OUT, BY_OTHERS = 0.0, 1.0, 2.0, 3.0, 4.0
-#: Less than two values that change together: the site meant the queue for such jobs.
-SWITCHED_ON = OTHER
+#: Less than to give up half of a value, or two together: the site meant the queue for such jobs.
+SWITCHED_ON = NEARER + 0.5
 
 
 class RefusingQueue(Protocol):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -327,3 +328,12 @@ def test_switching_on_a_queue_that_fits_comes_before_two_changes_together():
     told = explanation.suggest_changes(queue_set.all_queues(config, "cms"), "cms", JobDemand(asked=asked))
     assert told[0].text == "ask the site to switch the queue on (Enabled: true)"
     assert len(told) > 1
+
+
+@pytest.mark.parametrize(("other", "is_first"), [(300_000, False), (3600, True)])
+def test_switching_on_comes_before_giving_up_more_than_half_of_a_value(other: int, is_first: bool) -> None:
+    queues = {"on": {"CPUTime": other}, "off": {"CPUTime": 864_000, "Enabled": False}}
+    config = validate.parse(repr({"Resources": {"Sites": {"A.B.org": {"CEs": {"ce": {"Queues": queues}}}}}}))
+    asked = derive_class("cms", {"cpu_time": 400_000}, OPTIONS)
+    told = explanation.suggest_changes(queue_set.all_queues(config, "cms"), "cms", JobDemand(asked=asked))
+    assert [each.demand is None for each in told] == [is_first, not is_first]
