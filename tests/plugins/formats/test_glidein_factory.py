@@ -650,3 +650,12 @@ def test_an_entry_whose_limit_cannot_be_read_is_closed(number: str):
     assert values_of_one(found)["Enabled"] is False
     [note] = found.notes
     assert f"glideins {number!r:.60}" in note.message
+
+
+def test_a_condition_is_told_with_its_quotes():
+    attrs = '<attr name="GLIDEIN_Entry_Start" value="Project=?=&quot;x&quot;"/>'
+    own = "{attrs: {GLIDEIN_Entry_Start: {value: 'Project=?=&quot;x&quot;'}, GLIDEIN_Supported_VOs: CMS}}"
+    files = ENTRY.format(attrs=attrs, submit=""), f"Lab: {{ce1: {{E: {own}}}}}"
+    for text in files:
+        [note] = glidein_factory.propose_factory(NOTHING, {"factory": text}).notes
+        assert note.message.endswith("""GLIDEIN_Entry_Start is 'Project=?="x"'""")

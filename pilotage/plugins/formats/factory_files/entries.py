@@ -12,10 +12,12 @@ _RSL_QUEUE: Final = re.compile(r"""\(\s*queue\s*=\s*["']?([^()"'\s]+)["']?\s*\)"
 #: The end of a gatekeeper of CREAM, `ce.example.org:8443/cream-pbs-long` or, as HTCondor has it,
 #: `https://ce.example.org:8443/ce-cream/services/CREAM2 pbs long`.
 _CREAM_QUEUE: Final = re.compile(r"(?:/cream-\w+-|/services/CREAM2?\s+\w+\s+)(\S+)\s*$")
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+#: A number of glideins; more digits are no number that somebody means.
+COUNT: Final = re.compile(r"[0-9]{1,12}")
 #: Numbers of glideins, in total and idle, as our parameters.
 TOTAL: Final = "glideins"
 IDLE: Final = "idle"
-COUNT: Final = re.compile(r"[0-9]{1,12}")
 LIMIT_PARAMETERS: Final = {TOTAL: "MaxTotalJobs", IDLE: "MaxWaitingJobs"}
 #: The section with the attributes of an entry, and that with those of its glideins' submission.
 ATTRIBUTES: Final = "attrs"
@@ -64,6 +66,12 @@ def find_queue(rsl: str, gatekeeper: str) -> str:
     """The queue of the batch system that the RSL or the end of a gatekeeper names; empty if neither does."""
     found = _RSL_QUEUE.search(rsl) or _CREAM_QUEUE.search(gatekeeper)
     return found[1] if found else ""
+
+
+def strip_quotes(text: str) -> str:
+    """A value without the quotes around it that HTCondor wants of texts, `"long"`."""
+    found = _QUOTED.fullmatch(text)
+    return found[1] if found else text
 
 
 def find_endpoint(gatekeeper: str) -> str:

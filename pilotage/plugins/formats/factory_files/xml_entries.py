@@ -120,7 +120,7 @@ def _other_attributes(element: Xml.Element) -> Iterator[str]:
 
 
 def _list_attributes(elements: Iterable[Xml.Element]) -> list[tuple[str, str]]:
-    return [(each.get("name", ""), each.get("value", "").strip().strip('"')) for each in elements]
+    return [(each.get("name", ""), entries.strip_quotes(each.get("value", "").strip())) for each in elements]
 
 
 def _ambiguous_attributes(attributes: Sequence[tuple[str, str]]) -> Iterator[str]:

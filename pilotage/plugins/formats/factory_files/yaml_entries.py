@@ -206,8 +206,8 @@ def _entry(site: str, host: str, name: str, entry: Mapping[str, object]) -> Fact
         grid_type=str(entry.get("gridtype") or _USUAL_TYPE),
         enabled=str(entry.get("enabled", True)),
         queue=entries.find_queue(_unescape(entry.get(entries.RSL)), gatekeeper),
-        attributes={each: _unescape(_value(about)).strip('"') for each, about in known if about is not None},
-        submit={each: _unescape(value).strip('"') for each, value in submitted},
+        attributes={each: _unescape(_value(about)) for each, about in known if about is not None},
+        submit={each: _unescape(value) for each, value in submitted},
         limits=_count_limits(limits),
         unread=(
             *((f"allow_frontends {frontends!r:.60}",) if frontends else ()),
@@ -264,8 +264,8 @@ def _sections(entry: object) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _unescape(value: object) -> str:
-    """A text that the generator writes into XML as it is."""
-    return html.unescape(_text(value))
+    """A text that the generator writes into XML as it is, without quotes around it."""
+    return entries.strip_quotes(html.unescape(_text(value)))
 
 
 def _text(value: object) -> str:
