@@ -177,6 +177,8 @@ def _unread(entry: FactoryEntry) -> Iterator[str]:
 def _left_out(entry: FactoryEntry) -> Iterator[str]:
     """The keys of an entry without an equivalent."""
     yield from entry.left_out
+    limits = (each for each in entry.limits.items() if _is_no_limit(*each))
+    yield from (f"{name} = {number}" for name, number in limits)
     for section, stated in {entries.ATTRIBUTES: entry.attributes, entries.SUBMIT: entry.submit}.items():
         yield from (f"{section}/{name}" for name, value in stated.items() if fold(name) not in _READ)
     for parameter, sources in _NUMBERS.items():
@@ -195,6 +197,12 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
     for name, is_used in are_used.items():
         if (value := entry.attribute(name)) and not is_used:
             yield f"{name} = {value:.60}"
+
+
+def _is_no_limit(name: str, number: str) -> bool:
+    """Whether a limit is a number that stands for none, as 999999."""
+    is_count = name in LIMIT_PARAMETERS and COUNT.fullmatch(number)
+    return bool(is_count) and importers.states_none(LIMIT_PARAMETERS[name], int(number))
 
 
 def _reasons(entry: FactoryEntry) -> Iterator[str]:
@@ -257,7 +265,7 @@ def _parameters(entry: FactoryEntry) -> Iterator[tuple[str, object]]:
     if cms_site := entry.attribute(_CMS_SITE):
         yield "VOs", {"cms": {"SiteName": cms_site}}
     for theirs, ours in LIMIT_PARAMETERS.items():
-        if COUNT.fullmatch(number := entry.limits.get(theirs, "")):
+        if COUNT.fullmatch(number := entry.limits.get(theirs, "")) and not _is_no_limit(theirs, number):
             yield ours, int(number)
     if entry.enabled.strip().lower() != "true":
         yield importers.ENABLED, False

@@ -618,6 +618,17 @@ def test_a_closed_set_closes_its_entries(of_set: str, of_entry: str, frontends: 
     assert {place.queue for place in config.addresses if config.usable(place, "cms")} == open_queues
 
 
+@pytest.mark.parametrize(
+    ("glideins", "limit", "notes"), [("999999", None, ["glideins = 999999"]), ("0", 0, []), ("99", 99, [])]
+)
+def test_a_limit_that_states_none_is_left_out_and_told(glideins: str, limit: int | None, notes: list[str]):
+    most = f'<max_jobs><per_entry glideins="{glideins}"/></max_jobs><submit>'
+    text = ENTRY.format(attrs="", submit="").replace("<submit>", most)
+    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
+    assert values_of_one(found).get("MaxTotalJobs") == limit
+    assert [note.path for note in found.notes] == notes
+
+
 def test_an_entry_whose_whole_node_cannot_be_read_is_carried_over_without_it():
     text = ENTRY.format(attrs="", submit=_attributes("submit_attr", {"+WantWholeNode": "1"}))
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
