@@ -91,6 +91,8 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
     with leadership.writing() as conn:
         if not reverts.are_unchanged(conn, values):  # someone moved or made them anew meanwhile
             return None
+        ended = {each.path for each in values}
+        earlier = [each for each in reverts.list_reverts(conn) if each.path not in ended]
         if proposal.differences:
             store.store_checked(
                 conn,
@@ -102,7 +104,7 @@ def _revert(leadership: Leadership, known: Configuration, values: Sequence[Rever
                 changed=diff.list_paths(proposal.differences),
             )
         reverts.delete_values(conn, values)
-        reverts.restore_around(conn, in_force)
+        reverts.restore_around(conn, proposal, earlier, in_force)
     return True
 
 

@@ -384,8 +384,12 @@ def _check_number(conn: Connection, made: Sequence[Revert], author: str) -> None
         )
 
 
-def restore_around(conn: Connection, values: Iterable[Revert]) -> None:
-    """Note the reverts of restored values that are temporary themselves."""
+def restore_around(
+    conn: Connection, proposal: Proposal, earlier: Sequence[Revert], values: Sequence[Revert]
+) -> None:
+    """Note the reverts of restored values that are temporary themselves, and those that a section had."""
+    for each in list(_list_kept(conn, proposal, earlier, changed=[each.names for each in values])):
+        conn.execute(ADD, _write(each))
     for each in values:
         if each.around is not None:
             conn.execute(ADD, _write(each.around))
