@@ -157,6 +157,8 @@ def convert_moment(word: str | None) -> str | None:
     return word
 
 
+#: Forms of dates that 1.0.0 took, too: with months and days of one digit.
+_DATE_FORMS = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S")
 #: What an option for a time to come allows.
 _LOCAL_TIME = "2026-05-04, '2026-05-04 12:00' (local time without a zone) or 2026-05-04T12:00:00Z"
 
@@ -169,8 +171,15 @@ def time_option(text: str, *names: str) -> OptionInfo:
 def _convert_local_time(word: str | None) -> str | None:
     if word is None:
         return None
+    moment: datetime | None = None
+    with suppress(ValueError):
+        moment = datetime.fromisoformat(word.strip())
+    for form in _DATE_FORMS if moment is None else ():
+        with suppress(ValueError):
+            moment = datetime.strptime(word.strip(), form)  # noqa: DTZ007 - local time
     with suppress(ValueError, OverflowError):
-        return datetime.fromisoformat(word.strip()).astimezone().isoformat()
+        if moment is not None:
+            return moment.astimezone().isoformat()
     raise typer.BadParameter(f"{word!r:.60} is not a time; allowed are {_LOCAL_TIME}")
 
 

@@ -45,6 +45,14 @@ def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("written", "read"),
+    [("2026-5-4", "2026-05-04T00:00:00"), ("2026-5-4 1:02:3", "2026-05-04T01:02:03")],
+)
+def test_times_without_leading_zeros_are_taken_as_by_1_0(written: str, read: str) -> None:
+    assert options._convert_local_time(written) == datetime.fromisoformat(read).astimezone().isoformat()
+
+
+@pytest.mark.parametrize(
     ("words", "option", "seen", "allowed"),
     [
         (
