@@ -93,6 +93,15 @@ def _list_gocdb(root: Xml.Element, file: str) -> Iterator[_Found]:
     for element in _list_known(root, ("DOWNTIME", "meta"), file):
         if element.tag == "DOWNTIME":
             yield element.get("PRIMARY_KEY") or element.get("ID") or "", partial(_read_gocdb, element)
+        elif _has_more(element):
+            raise one_problem(file, "a page of a longer feed: the rest would count as cancelled")
+
+
+def _has_more(meta: Xml.Element) -> bool:
+    """Whether GOCDB has further pages; the last one may have a link to an empty one, and is not full."""
+    numbers = [_text(meta, name) for name in ("count", "max_page_size")]
+    is_full = not all(map(str.isdecimal, numbers)) or int(numbers[0]) >= int(numbers[1])
+    return is_full and any(link.get("rel") == "next" for link in meta.iter("link"))
 
 
 def _list_osg_xml(root: Xml.Element, file: str) -> Iterator[_Found]:

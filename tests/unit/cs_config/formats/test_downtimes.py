@@ -164,6 +164,14 @@ def test_a_feed_may_state_that_nothing_is_planned(text: str) -> None:
     assert (feed.entries, feed.unreadable) == ((), {})
 
 
+def test_a_page_of_a_longer_feed_is_refused_and_its_last_one_is_not() -> None:
+    meta = '<meta><link rel="next" href="x"/><count>{}</count><max_page_size>100</max_page_size></meta>'
+    with pytest.raises(ConfigError, match="a page of a longer feed"):
+        read_feed(GOCDB.replace("</results>", meta.format(100) + "</results>"), "feed.xml")
+    whole = GOCDB.replace("</results>", meta.format(1) + "</results>")
+    assert read_feed(whole, "feed.xml").entries == read_feed(GOCDB, "feed.xml").entries
+
+
 @pytest.mark.parametrize(
     ("one", "other", "why"),
     [
