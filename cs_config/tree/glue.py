@@ -9,7 +9,7 @@ Source: GLUE Schema 1.3; gLite's CE ads.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
@@ -252,9 +252,8 @@ def _from_glue(entry: GlueName, value: Value) -> Value | None:
     match entry.form:
         case GlueForm.RULES:
             others = other_rules(value)
-            if any(map(is_denial, others)):
-                return ()
-            return tuple(rule[len(_RULE) :] for rule in map(str, as_tuple(value)) if rule not in others)
+            vos = (rule[len(_RULE) :] for rule in map(str, as_tuple(value)) if rule not in others)
+            return () if has_denial(others) else tuple(vos)
         case GlueForm.STATUS:
             return None if fold(str(value)) == fold(_OPEN) else False
         case GlueForm.LIST:
@@ -273,9 +272,15 @@ def is_glue(name: str) -> bool:
     return fold(name).startswith(_GLUE)
 
 
-def is_denial(rule: str) -> bool:
-    """Whether an access rule keeps someone out, which closes the queue to all."""
-    return fold(rule).startswith(fold(_DENIAL))
+def has_denial(rules: Iterable[str]) -> bool:
+    """Whether one of these access rules keeps someone out, which closes the queue to all VOs."""
+    return any(fold(rule.strip()).startswith(fold(_DENIAL)) for rule in rules)
+
+
+def explain_others(others: Sequence[str]) -> str:
+    """What access rules that are not of a whole VO lead to."""
+    message = f"rules that are not of a whole VO admit no one: {', '.join(others):.200}"
+    return f"{message}; a denial closes it to all VOs, VO: []" if has_denial(others) else message
 
 
 def _number(value: Value) -> int | float | None:

@@ -330,9 +330,7 @@ def _add_derived(
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
     if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
-        message = f"{rules}: rules that are not of a whole VO admit no one: {', '.join(others):.200}"
-        is_closed = any(map(glue.is_denial, others))
-        plan.note(f"{message}; a denial closes it to all VOs, VO: []" if is_closed else message)
+        plan.note(f"{rules}: {glue.explain_others(others)}")
     for name, parameter in glue.unstated_numbers(_static(config, carried)).items():
         if fold(parameter) not in carried_names:
             plan.note(f"{name}: {carried[name]!r:.60} states no number: no {parameter} follows from it")

@@ -19,6 +19,7 @@ from cs_config.formats.importers import ImportedConfiguration
 from cs_config.formats.ldif import LdapEntry
 from cs_config.source.diff import ABSENT
 from cs_config.source.sections import Tree
+from cs_config.tree import glue
 from cs_config.tree.address import NAME
 from cs_config.tree.configuration import Configuration
 from requirements.errors import Problem
@@ -139,6 +140,7 @@ def _read_queue(
     if name := ldif.read_first(shares[0], "GLUE2ComputingShareMappingQueue"):
         found["BatchQueue"] = name
     by_vos: list[tuple[Sequence[str], Mapping[str, int]]] = []
+    is_closed = False
     for share in shares:
         vos, others = index.vos(share)
         numbers = _read_numbers(share)
@@ -147,10 +149,10 @@ def _read_queue(
             message = f"{each}: {numbers[each]} is read as minutes, {in_seconds[each]} s"
             notes.append(_note(path, message, share))
         if others:
-            message = f"only rules of VOs are carried over, nobody is admitted by {', '.join(others):.200}"
-            notes.append(_note(path, message, share))
-    found["VO"] = sorted({vo for vos, _ in by_vos for vo in vos})
-    if not found["VO"]:
+            notes.append(_note(path, glue.explain_others(others), share))
+        is_closed = is_closed or glue.has_denial(others)
+    found["VO"] = [] if is_closed else sorted({vo for vos, _ in by_vos for vo in vos})
+    if not found["VO"] and not is_closed:
         notes.append(_note(path, "no policy names a VO: no VO is admitted, VO: []", shares[0]))
     _add_numbers(found, by_vos)
     for name, values in index.node_values(shares).items():
@@ -292,7 +294,7 @@ class _Index:
         for policy in self._referred(_POLICY, share, self.name(share)):
             for rule in policy.get("glue2policyrule", ()):
                 found = _VO_RULE.fullmatch(rule)
-                if found is None or fold(found[1]) == _ALL:
+                if found is None or fold(found[1]) == _ALL or glue.has_denial([rule]):
                     others.append(rule)
                 else:
                     vos[found[1].lower()] = None

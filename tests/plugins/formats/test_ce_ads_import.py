@@ -118,6 +118,11 @@ def test_numbers_that_nobody_stated_imply_nothing_and_are_named(published: str) 
             "",
             "a denial closes it to all VOs",
         ),
+        (
+            'GlueCEAccessControlBaseRule = { "VO:cms", " DENY:VO:cms" };',
+            "",
+            "a denial closes it to all VOs",
+        ),
         ('GlueCEAccessControlBaseRule = { "VO:cms", "VOMS:/cms/guests" };', "", "admit no one"),
     ],
 )

@@ -171,7 +171,7 @@ def test_notes_have_the_line_of_their_share() -> None:
     )
     found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
     notes = [each for each in found.notes if " place" not in each.message]
-    for part in ("no CEType", "is read as minutes", "only rules of VOs", "not carried over"):
+    for part in ("no CEType", "is read as minutes", "admit no one", "not carried over"):
         assert any(part in each.message for each in notes)
     lines = text.splitlines()
     for each in notes:
@@ -284,6 +284,16 @@ def test_without_a_policy_no_vo_is_admitted() -> None:
     found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
     assert not found.proposal.after.usable(LONG, "atlas")
     assert "no VO is admitted" in found.notes[0].message
+
+
+@pytest.mark.parametrize("rule", ["DENY:VO:lhcb", "DENY:/lhcb/x", "deny:VOMS:/atlas/guests", "DENY"])
+def test_a_denial_closes_its_queue_to_all_vos(rule: str) -> None:
+    text = BDII.replace("PolicyRule: lhcb\n", f"PolicyRule: VO:lhcb\nGLUE2PolicyRule: {rule}\n")
+    found = glue2.propose_glue2(NOTHING, {"bdii.ldif": text})
+    assert [vo for vo in ("atlas", "lhcb") if found.proposal.after.usable(LONG, vo)] == []
+    [told] = [each for each in found.notes if f"{rule}; a denial closes it to all VOs" in each.message]
+    assert told.line == text.splitlines().index("GLUE2ShareID:: bG9uZ19saGNiX2NlMDEuZXhhbXBsZS5vcmc=") - 2
+    assert not any("no policy names a VO" in each.message for each in found.notes)
 
 
 @pytest.mark.parametrize(
