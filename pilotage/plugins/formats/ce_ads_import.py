@@ -329,8 +329,11 @@ def _add_derived(
     before = {p.name: p.value for p in plan.before.values() if p is not None}
     followed = glue.parameters_from_glue(_static(config, before))
     rules = next((name for name in carried if fold(name) == fold(glue.RULES)), None)
-    if rules is not None and "vo" not in carried_names and (others := glue.other_rules(carried[rules])):
-        plan.note(f"{rules}: {glue.explain_others(others)}")
+    if rules is not None and "vo" not in carried_names:
+        if others := glue.other_rules(carried[rules]):
+            plan.note(f"{rules}: {glue.explain_others(others)}")
+        elif carried[rules] == ():
+            plan.note(f"{rules}: an empty list closes it to all VOs, VO: []")
     for name, parameter in glue.unstated_numbers(_static(config, carried)).items():
         if fold(parameter) not in carried_names:
             plan.note(f"{name}: {carried[name]!r:.60} states no number: no {parameter} follows from it")

@@ -124,6 +124,8 @@ def test_numbers_that_nobody_stated_imply_nothing_and_are_named(published: str) 
             "a denial closes it to all VOs",
         ),
         ('GlueCEAccessControlBaseRule = { "VO:cms", "VOMS:/cms/guests" };', "", "admit no one"),
+        ("GlueCEAccessControlBaseRule = {};", "", "an empty list closes it to all VOs"),
+        ('GlueCEAccessControlBaseRule = {}; VO = "cms";', "", None),
     ],
 )
 def test_whom_an_ad_admits_is_noted_where_it_may_surprise(
