@@ -338,6 +338,11 @@ def _compare(answers: Mapping[str, Mapping[Any, Any]]) -> None:
     assert not different, f"{len(different)} differ: {dict(islice(different.items(), 3))}"
 
 
+#: Lists that 1.0.0 has in another order: what a job could use and is closed comes first now.
+_ORDERED: Mapping[str, Callable[[list[Any]], list[Any]]] = {
+    "now": sorted,
+    "reasons": lambda reasons: sorted(reasons, key=lambda each: each["requirement"] == "Enabled"),
+}
 #: Names that 1.0.0 did not have, and `changes`.
 _NEW = frozenset({"changes", "closed", "exit_code", "headline", "is_held", "open_queues", "start"})
 
@@ -346,7 +351,7 @@ def _strip(answer: Any) -> Any:
     """Without times, new fields, and what would help, which this release looks for by other means."""
     if isinstance(answer, dict):
         return {
-            name: sorted(_strip(value)) if name == "now" else _strip(value)
+            name: _ORDERED.get(name, list)(_strip(value)) if isinstance(value, list) else _strip(value)
             for name, value in answer.items()
             if not name.endswith("_at") and name not in _NEW
         }
