@@ -46,11 +46,10 @@ _NUMBERS: Final = {
 }
 #: Attributes with the queue of the batch system; the first that is stated counts.
 _QUEUES: Final = ("+queue", "batch_queue", "+remote_queue")
-#: Resources of a glidein, `ioslot,1;GPUs,2,type=main`.
+#: Resources of a glidein, `ioslot,1;GPUs,2,type=main`: after a name these fields, in their places or named.
 _SLOTS: Final = "GLIDEIN_Resource_Slots"
-_GPUS: Final = re.compile(
-    r"GPUs\s*,\s*(?:number\s*=\s*)?([0-9]{1,9})\s*(?:,\s*type\s*=\s*main|,\s*,\s*main)?", re.IGNORECASE
-)
+_FIELDS: Final = ("number", "memory", "type", "disk")
+_GPUS: Final = re.compile(r"[0-9]{1,9}")
 _CMS_SITE: Final = "GLIDEIN_CMSSite"
 _SITE: Final = "GLIDEIN_Site"
 _COUNTRY: Final = "GLIDEIN_Country"
@@ -187,8 +186,13 @@ def _left_out(entry: FactoryEntry) -> Iterator[str]:
             others = (each for each, value in values.items() if value and value != str(used // sources[each]))
             yield from (f"{each} = {values[each]:.60}" for each in others)
     gpus = _find_number(entry, "GPUs")
-    resources = (each for each, number in _list_gpus(entry).items() if number is None or number != gpus)
-    yield from (f"{_SLOTS} = {each:.60}" for each in resources)
+    for described, number in _list_gpus(entry).items():
+        if number is None or number != gpus:
+            yield f"{_SLOTS} = {described:.60}"
+            continue
+        for name, value in _read_fields(described).items():
+            if name != "number" and value != "main":
+                yield f"{_SLOTS}/{name} = {value:.60}"
     are_used = {
         **{name: entry.attribute(name) == _find_queue(entry) for name in _QUEUES},
         SYSTEM: bool(_list_values(entry, SYSTEM)),
@@ -230,7 +234,23 @@ def _find_number(entry: FactoryEntry, parameter: str) -> int | None:
 def _list_gpus(entry: FactoryEntry) -> dict[str, int | None]:
     """The GPUs in each description of resources; None for other resources, or an open number."""
     described = filter(None, map(str.strip, entry.attribute(_SLOTS).split(";")))
-    return {each: int(found[1]) if (found := _GPUS.fullmatch(each)) else None for each in described}
+    return {each: _read_gpus(each) for each in described}
+
+
+def _read_gpus(described: str) -> int | None:
+    number = _read_fields(described).get("number", "")
+    is_of_gpus = fold(described.partition(",")[0].strip()) == "gpus"
+    return int(number) if is_of_gpus and _GPUS.fullmatch(number) else None
+
+
+def _read_fields(described: str) -> dict[str, str]:
+    """The fields that a description of resources states; those in their places have no names."""
+    found: dict[str, str] = {}
+    for field, part in zip(_FIELDS, described.split(",", len(_FIELDS))[1:], strict=False):
+        name, _, value = part.rpartition("=")
+        if stated := value.strip():
+            found[fold(name.strip()) or field] = fold(stated)
+    return found
 
 
 def _list_values(entry: FactoryEntry, name: str) -> list[str]:

@@ -528,6 +528,28 @@ def test_the_cause_is_told_of_an_entry_that_is_not_carried_over(
         ),
         ({"GLIDEIN_Resource_Slots": "gpus, 2; "}, {"GPUs": 2}, []),
         ({"GLIDEIN_Resource_Slots": "GPUs,3,,main"}, {"GPUs": 3}, []),
+        (
+            {"GLIDEIN_Resource_Slots": "GPUs,2,1024"},
+            {"GPUs": 2},
+            ["GLIDEIN_Resource_Slots/memory = 1024"],
+        ),
+        (
+            {"GLIDEIN_Resource_Slots": "GPUs,2,1024,type=static"},
+            {"GPUs": 2},
+            ["GLIDEIN_Resource_Slots/memory = 1024", "GLIDEIN_Resource_Slots/type = static"],
+        ),
+        (
+            {"GLIDEIN_Resource_Slots": "gpus,1,32768,static"},
+            {"GPUs": 1},
+            ["GLIDEIN_Resource_Slots/memory = 32768", "GLIDEIN_Resource_Slots/type = static"],
+        ),
+        (
+            {"GLIDEIN_Resource_Slots": "GPUs , 3 ,type=static"},
+            {"GPUs": 3},
+            ["GLIDEIN_Resource_Slots/type = static"],
+        ),
+        ({"GLIDEIN_Resource_Slots": "GPUs,type=main,number=3"}, {"GPUs": 3}, []),
+        ({"GLIDEIN_Resource_Slots": "GPUs,many"}, {}, ["GLIDEIN_Resource_Slots = GPUs,many"]),
         ({"GLIDEIN_Resource_Slots": "GPUs,number=3,type=main"}, {"GPUs": 3}, []),
         ({"GLIDEIN_Resource_Slots": "GPUs,type=main"}, {}, ["GLIDEIN_Resource_Slots = GPUs,type=main"]),
         ({"GLIDEIN_ARCH": "x86_64,aarch64"}, {}, ["GLIDEIN_ARCH = x86_64,aarch64"]),
