@@ -211,8 +211,8 @@ def import_osg(
     """Show what a glidein factory would change, and its effects on waiting jobs; with --apply, store it.
 
     An entry becomes a queue with the same name; settings without an equivalent are listed. An entry whose
-    restriction cannot be translated is disabled (Enabled: false). Of several files in YAML, entries
-    DEFAULT_ENTRY state what the others lack.
+    restriction cannot be translated is disabled (Enabled: false). In YAML, entries DEFAULT_ENTRY are no
+    queues: they state what the others lack, also those of other files.
 
     Example: `pilotage config import osg topology.yaml --apply`.
     """

@@ -115,7 +115,10 @@ def read_factory(files: Mapping[str, str]) -> Factory:
         found.append(yaml_entries.read_yaml(trees))
     listed = [entry for each in found for entry in each.entries]
     if not listed:
-        raise one_problem(", ".join(files), "no entries: not a configuration of a glidein factory")
+        message = (
+            "no entries but DEFAULT_ENTRY: not a configuration of a glidein factory, or not all of its files"
+        )
+        raise one_problem(", ".join(files), message)
     return Factory(entries=listed, left_out=[key for each in found for key in each.left_out])
 
 

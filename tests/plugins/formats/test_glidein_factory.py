@@ -304,6 +304,30 @@ def test_a_value_among_the_entries_of_a_section_leaves_them_what_they_are():
     assert "Lab/ce1.example.edu/gpu/odd, a value" in [note.path for note in found.notes]
 
 
+@pytest.mark.parametrize("above", ["", "    standard:\n"])
+def test_one_file_states_what_its_entries_lack_and_no_queue_of_that_name(above: str):
+    text = f"""
+Lab:
+  ce1.example.edu:
+{above}      One: {{attrs: {{GLIDEIN_Country: {{value: US}}}}}}
+      DEFAULT_ENTRY: {{attrs: {{GLIDEIN_CPUS: {{value: 4}}, GLIDEIN_Supported_VOs: {{value: CMS}}}}}}
+  ce2.example.edu:
+    DEFAULT_ENTRY: {{attrs: {{GLIDEIN_Supported_VOs: {{value: CMS}}}}}}
+"""
+    found = glidein_factory.propose_factory(NOTHING, {"one.yml": text})
+    config = found.proposal.after
+    [queue] = config.addresses
+    assert queue.queue == "One"
+    values = config.values(queue, "cms")
+    assert (values["NumberOfProcessors"], values["VO"]) == (4, ("cms",))
+    assert [note.path for note in found.notes] == ["Lab/ce2.example.edu/DEFAULT_ENTRY"]
+
+
+def test_what_ces_publish_is_no_queue_alone():
+    with pytest.raises(ConfigError, match="no entries but DEFAULT_ENTRY"):
+        glidein_factory.propose_factory(NOTHING, {"OSG.yml": OF_COLLECTOR})
+
+
 OF_ALL_BY_SECTION = """
 DEFAULT_SITE:
   DEFAULT_GATEKEEPER:

@@ -1,9 +1,9 @@
 """Entries in the YAML from which the OSG generates the XML of its glidein factory.
 
 Sites have gatekeepers, and these entries: in files of today in sections, and with fields that are common to
-the entries of a site. Of several files those with entries `DEFAULT_ENTRY` state what the entries of others
-lack: what a CE publishes in that section, and at `DEFAULT_SITE` what is so of all, or of those in sections of
-that name.
+the entries of a site. Entries `DEFAULT_ENTRY` are no queues: they state what the others lack, also those of
+other files: what a CE publishes in that section, and at `DEFAULT_SITE` what is so of all, or of those in
+sections of that name.
 
 Source: glideinWMS, factory/tools/OSG_autoconf.py and lib/config_util.py.
 """
@@ -68,11 +68,11 @@ def read_yaml(trees: Sequence[Mapping[str, object]]) -> Factory:
     for names, entry in stated:
         if names[-1] == _DEFAULT and names[0] == _OF_ALL_SITES:
             of_all[names[2]] = importers.merge_trees(of_all.get(names[2], {}), entry)
-        elif names[-1] == _DEFAULT and len(trees) > 1:
+        elif names[-1] == _DEFAULT:
             published[names[:-1]] = entry
     found = []
     for names, entry in stated:
-        if names[0] != _OF_ALL_SITES and (names[-1] != _DEFAULT or len(trees) == 1):
+        if names[0] != _OF_ALL_SITES and names[-1] != _DEFAULT:
             of_ce = published.get(names[:-1], {})
             above = importers.merge_trees(of_ce, entry)
             defaults = importers.merge_trees(of_all.get("", {}), of_all.get(names[2], {}))
