@@ -291,8 +291,8 @@ def merge_import(
         if found.configuration is not None:
             return ImportedConfiguration(proposal=proposals.propose_text(config, text), notes=tuple(notes))
         if not overlay.drop_invalid(found.errors):
-            raise ConfigError(found.errors)
-    raise ConfigError(found.errors)
+            break
+    raise ConfigError([overlay.locate(each) for each in found.errors])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -340,6 +340,11 @@ class _Overlay:
                 self._lose(path, removed, problem)
         return found
 
+    def locate(self, problem: Problem) -> Problem:
+        """The problem with its place in the imported file, instead of that in the merged text."""
+        file, line = find_place(self.places, problem.path) or (self.file, None)
+        return replace(problem, file=file, line=line)
+
     def _forget_expression(self, path: tuple[str, ...]) -> None:
         """Drop the name of a removed value from the list of `Expressions` beside it."""
         beside = find_section(self.tree, path[:-1]) or {}
@@ -351,8 +356,7 @@ class _Overlay:
         """Record a dropped value and disable its node if the value restricts it: returns whether it did."""
         node = node_of(names)
         meant = problem.suggestion or ""
-        file, line = find_place(self.places, problem.path) or (self.file, None)
-        problem = replace(problem, suggestion=None, file=file, line=line)
+        problem = replace(self.locate(problem), suggestion=None)
         if node is None and names[0] == "Operations" and _restricts_jobs(names, removed, meant, problem):
             problem = replace(problem, message=f"{problem.message}; without it more jobs would be allowed")
             raise ConfigError([problem])
@@ -386,9 +390,7 @@ class _Overlay:
         if node is not None:
             close(node, find_section(self.under, names))
             message = f"closed, {ENABLED}: false, because {lost} restricts it and is not carried over"
-            path = "/".join(names)
-            file, line = find_place(self.places, path) or (self.file, None)
-            self.notes.append(Problem(path=path, message=message, file=file, line=line))
+            self.notes.append(self.locate(Problem(path="/".join(names), message=message)))
 
 
 def _restricts_jobs(names: tuple[str, ...], removed: object, meant: str, problem: Problem) -> bool:

@@ -222,7 +222,9 @@ class DiracLayout:
             for level in (*levels, options):
                 for name, leaf in level.section("JobDescription").leaves():
                     if declared := dirac_options.find_declaration(name):
-                        self._place("/".join((ours, "JobDescription", *declared)), leaf)
+                        keyword, side = declared
+                        self._place(f"{ours}/JobDescription/{keyword}/{side}", leaf)
+                        self._place(f"{ours}/JobDescription/{keyword}", leaf)  # for a fault of what it lacks
                 for name, entry in level.entries.items():
                     self._place(f"{ours}/{name}", entry)
 

@@ -467,3 +467,15 @@ def test_a_restriction_of_all_jobs_that_is_stated_again_is_refused(inside: str):
     text = f"Operations {{\nDefaults {{\nJobScheduling {{\n{inside}\n}}\n}}\n}}\n"
     with pytest.raises(ConfigError, match="stated again in line"):
         cfg(text)
+
+
+@pytest.mark.parametrize(("option", "keyword"), [("MaxCPUTime", "CPUTime"), ("MaxPriority", "Priority")])
+def test_a_bound_that_refuses_every_job_without_the_keyword_is_refused_with_its_line(
+    option: str, keyword: str
+):
+    text = f"Operations {{\nDefaults {{\nJobDescription {{\nMaxInputData = 10\n{option} = 0\n}}\n}}\n}}\n"
+    with pytest.raises(ConfigError, match="is too large, allowed is at most 0") as error:
+        cfg(text)
+    [problem] = error.value.problems
+    assert problem.path == f"Operations/Defaults/JobDescription/{keyword}/default"
+    assert (problem.file, problem.line) == ("dirac.cfg", 5)
