@@ -24,8 +24,8 @@ COUNTED: Mapping[str, set[str]] = {
 _NUMBER = re.compile(
     r"(?:more than )?(\d[\d\s,]*)\+?(?: ?[A-Z][a-z]+| stuck: .*)?|(?:[A-Z][a-z]+) (\d[\d\s,]*)"
 )
-#: A number that is the name of what it leads to: of a job, and of a version of the configuration.
-_NAMED = re.compile(r"/jobs/\d+|/configuration/history")
+#: Links to one thing by its name, which may be digits alone (of a job, a pilot): no number of a list.
+_NAMED = re.compile(r"/(?:jobs|pilots|pools)/[^/]+|/configuration/history")
 #: A problem of the overview that counts jobs: `3 jobs wait …`, `at A 60 of 160 jobs of cms failed …`.
 _PROBLEM = re.compile(r"(?:at \S+ )?(\d[\d,]*) (?:of \S+ )?jobs?\b.*")
 
