@@ -7,6 +7,8 @@ import pytest
 from sqlalchemy import Engine
 
 from examples.servers.postgres import Postgres
+from pilotage.service import configuring
+from pilotage.service.auth import access
 from requirements.classad.evaluation import Program
 from tests.support import databases
 from tests.support.service import CONFIG
@@ -60,7 +62,8 @@ def any_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture
 def _rates_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, for the rates of callers no time goes by."""
-    monkeypatch.setattr("pilotage.service.auth.access.time", SimpleNamespace(monotonic=lambda: 1.0))
+    for module in (access, configuring):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 1.0))
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers.redis_server import RedisServer
+from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
 from pilotage.cli import doctor, home_lock, settings
 from pilotage.cli import doctor as checks_installation
@@ -103,7 +104,11 @@ def test_a_redis_that_does_not_answer_is_bad(tmp_path: Path) -> None:
     assert finding.health is Health.BAD
 
 
-def test_a_redis_that_no_worker_listens_to_is_a_warning(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_a_redis_that_no_worker_listens_to_is_a_warning(
+    tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rq, "_TIMEOUT", 300.0)
+    monkeypatch.setattr(checks_installation, "_PATIENCE", 300)
     RQNotifier(redis_server.url).notify([1, 2])
     _, workers = checks_installation.check_redis(installation(tmp_path, redis_url=redis_server.url))
     assert workers.health is Health.WARNING

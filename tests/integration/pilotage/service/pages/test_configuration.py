@@ -128,6 +128,7 @@ def the_other_sees_and_does_nothing_of_it(service: Service, signed_in: SignedIn,
     ):
         dune.goto(address)
         text = dune.content().replace("VOs/cms", "").replace("vo=cms", "")  # what was asked for itself
+        text = re.sub(r"\b[0-9a-f]{64}\b", "", text)  # the token of its forms may have any digits
         assert "32000" not in text
         assert "doubled" not in text
         assert "eve" not in re.findall(r"\w+", text)

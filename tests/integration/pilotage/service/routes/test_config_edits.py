@@ -190,6 +190,7 @@ def test_a_vo_admin_goes_back_in_his_own_sections(service: Service, cms, dune):
     assert "dune" not in stale.text
 
 
+@pytest.mark.usefixtures("_rates_gain_nothing")
 def test_one_admin_stores_some_versions_a_minute_and_others_go_on(service: Service, cms, dune):
     path = "Operations/{}/JobScheduling/HoldTime"
     version = 1

@@ -112,7 +112,7 @@ def test_a_manager_that_was_killed_in_the_middle_takes_it_again(place: OutputSto
 
 
 def test_what_lies_in_the_place_of_marks_and_outputs_neither_blocks_nor_leaks(tmp_path: Path) -> None:
-    area = SharedArea(below=str(tmp_path), name="grid", shell=LocalShell(patience=5))
+    area = SharedArea(below=str(tmp_path), name="grid", shell=LocalShell(patience=300))
     (tmp_path / "grid" / "1-1").mkdir(parents=True)
     (tmp_path / "secret").write_text("secret")
     pipe, link, long = (tmp_path / name for name in ("pipe", "link", "long"))

@@ -63,7 +63,7 @@ def test_net_admin_is_an_effective_capability(root: Path, capabilities: str, *, 
 def test_nested_user_namespaces_are_tried(
     root: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, has: bool
 ) -> None:
-    monkeypatch.setattr(host_features, "_PATIENCE", 0.2 if "sleep" in script else 5.0)
+    monkeypatch.setattr(host_features, "_PATIENCE", 0.2 if "sleep" in script else 300.0)
     program(root, "unshare", script)
     monkeypatch.setenv("PATH", f"{root}:{os.environ['PATH']}")
     found = host_features.measure_tags({"PATH": f"{root}:{os.environ['PATH']}"}, root)
