@@ -1,4 +1,8 @@
-"""Counter agent: compares the counters of scopes with the rows that they count, and counts new limits."""
+"""Counter agent: compares the counters of scopes with the rows that they count, and counts new limits.
+
+Claims subtract from the counters what has ended; where nothing is claimed, because a place is closed or
+drained, this agent does.
+"""
 
 import logging
 from dataclasses import dataclass, field
@@ -21,6 +25,8 @@ NAME: Final = "scope-counters"
 #: Rows a second that comparisons read on average, once they read more than a cycle's share: they cost some
 #: hundredths of a core, however many jobs run at places with limits.
 _ROWS: Final = 1_000
+#: Returns that a scope leaves to its next claim; a closed one would have one for each job that ran.
+_LEFT_TO_CLAIMS: Final = 100
 
 
 @dataclass(slots=True)
@@ -65,6 +71,10 @@ def cycle(
         follower.count_new()
         with leadership.writing() as conn:
             scope_rules.delete_stray_returns(conn)
+            laden = scope_rules.list_laden(conn, least=_LEFT_TO_CLAIMS)
+        for scope in laden:
+            with leadership.writing() as conn:
+                scope_rules.apply_returns(conn, scope)
         if not memory.is_due(now):
             return ScopeCountersResult()
         with database.reading(engine) as conn:

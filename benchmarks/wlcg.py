@@ -5,8 +5,8 @@ thousand sites; 100 jobs a second are submitted, as many claimed and started, ea
 as many of the running ones end. The service, all agents and PostgreSQL share the cores with the clients. At
 every tenth site the jobs of one type are counted, and a web hook reports the end of each job.
 
-It shows whether that can go on: every rate is kept up, no queue is longer at the end than after a third of
-the time, and requests for work take no longer at the end than after a sixth of it.
+It shows whether that can go on: every rate is kept up after a sixth of the time, no queue is longer at the
+end than after a third, and requests for work take no longer at the end than after a sixth.
 """
 
 import json
@@ -376,6 +376,7 @@ def _begin_minute(stage: Stage, minute: Minute) -> Mapping[str, "Future[Load]"]:
 def _of_minute(
     stage: Stage, number: int, loads: Mapping[str, Load], p99: float, used: Mapping[str, float]
 ) -> Result:
+    is_judged = number >= stage.scale.minutes // 6  # before, it begins: caches are cold, all agents are due
     answers = {kind: len(load.latencies) for kind, load in loads.items()}
     done = {
         "submitted": _A_CALL * answers["submitted"],
@@ -396,7 +397,7 @@ def _of_minute(
             **used,
             "client cores": round(clients, 2),
         },
-        targets={"wlcg rates": min(a_second[kind] / wanted[kind] for kind in done)},
+        targets={"wlcg rates": min(a_second[kind] / wanted[kind] for kind in done)} if is_judged else {},
         note=f"minute {number}",
         points=[Point(plot="wlcg", line="claim, p99 ms", x=number, y=p99)],
         flaws=[

@@ -188,6 +188,12 @@ APPLY_SQLITE = (
     .where(sql.is_listed(scope_returns.c.scope))
     .returning(*(scope_returns.c[name] for name in ("scope", *_RETURN)))
 )
+LADEN = (
+    select(scope_returns.c.scope)
+    .group_by(scope_returns.c.scope)
+    .having(func.count() >= bindparam("least"))
+    .order_by(scope_returns.c.scope)
+)
 DELETE_STRAY = delete(scope_returns).where(~exists().where(table.c.scope == scope_returns.c.scope))
 STORE_COUNTS = sql.bulk_update(table, "n", key="rule_id")
 
@@ -316,6 +322,16 @@ def _sum_returns(
         removed = reservations.remove_reservations(conn, scope, attempts)
         more[scope, RESERVATION] += JobsAndCores(-removed)
     return more
+
+
+def list_laden(conn: Connection, *, least: int) -> list[str]:
+    """The scopes, by folded names, where at least so many returns wait for a claim."""
+    return list(conn.scalars(LADEN, {"least": least}))
+
+
+def apply_returns(conn: Connection, scope: str) -> None:
+    """Subtract what has ended at a scope, as a claim would; nothing if another transaction has locked it."""
+    store_counts(conn, lock_rules(conn, [scope], wait=False).returned)
 
 
 def delete_stray_returns(conn: Connection) -> None:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, func, select, update
 
 from agents import scope_counters
 from agents.scope_counters import ScopeCountersState
@@ -14,7 +14,7 @@ from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from taskqueue.db import database
-from taskqueue.schema.tables import scope_rules
+from taskqueue.schema.tables import attempts, scope_returns, scope_rules
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites.scope_rules import RuleKind, list_rules
 from tests.support.factories import queued_jobs
@@ -80,6 +80,30 @@ def test_a_limit_that_a_dead_matcher_left_closed_is_opened(
     _cycle(engine, now, config, ScopeCountersState())
     with database.reading(engine) as conn:
         assert [each.opened for each in list_rules(conn)] == [True, True]
+
+
+@pytest.mark.parametrize("left_to_claims", [3, 4], ids=["as many as are left", "one fewer"])
+def test_what_ended_where_nothing_is_claimed_is_subtracted(
+    engine: Engine,
+    now: datetime,
+    config: Configuration,
+    monkeypatch: pytest.MonkeyPatch,
+    left_to_claims: int,
+) -> None:
+    monkeypatch.setattr(scope_counters, "_LEFT_TO_CLAIMS", 2 * left_to_claims)  # of two rules
+    with database.writing(engine) as conn:
+        queued_jobs.put(conn, now, 9)
+    assert _claim(engine, now, config, 4) == 4
+    with database.writing(engine) as conn:
+        ended = update(attempts).where(attempts.c.job_id.in_(select(attempts.c.job_id).limit(3)))
+        assert conn.execute(ended.values(closed_at=now, closed_as="finished")).rowcount == 3
+    _cycle(engine, now, config, ScopeCountersState())
+    with database.reading(engine) as conn:
+        left = conn.scalar(select(func.count()).select_from(scope_returns))
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
+        counts = {each.n for each in list_rules(conn)}
+    assert (left, counts) == ((0, {1}) if left_to_claims == 3 else (6, {4}))
+    assert _claim(engine, now, config, 9) == 4  # of five at a time
 
 
 def test_counters_of_many_attempts_are_compared_less_often(
