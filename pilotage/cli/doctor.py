@@ -38,7 +38,7 @@ from requirements.errors import PilotageError
 from taskqueue.blob_stores.directory import check_space
 from taskqueue.blob_stores.place import S3Place
 from taskqueue.blob_stores.store import probe
-from taskqueue.db import clock, database, postgresql, redis_servers, replica
+from taskqueue.db import clock, database, missing_indexes, postgresql, redis_servers, replica
 from taskqueue.db.database import SchemaState
 from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
@@ -69,7 +69,7 @@ def check_database(settings: Settings, now: datetime) -> Iterator[Finding]:
             yield from _check_replica(engine, settings, now)
             yield Finding(subject, Health.GOOD, cli_engine.hide_password(settings.database_url))
             state = database.schema_state(engine)
-            yield _schema(state)
+            yield _schema(engine, state)
             if not (state.is_current or state.is_newer):
                 return
             yield _history(engine, settings)
@@ -163,13 +163,18 @@ def _show_setting(conn: Connection, name: str) -> str:
     return str(conn.execute(text(f"SHOW {name}")).scalar_one())
 
 
-def _schema(state: SchemaState) -> Finding:
+def _schema(engine: Engine, state: SchemaState) -> Finding:
     if state.is_newer:
         message = f"revision {state.current} of a later release; this one has {state.head}: upgrade it soon"
         return Finding("schema", Health.WARNING, message)
     if not state.is_current:
         message = f"revision {state.current or 'none'}, wanted {state.head}: `pilotage db upgrade`"
         return Finding("schema", Health.BAD, message)
+    with database.reading(engine) as conn:
+        missing = ", ".join(str(each.name) for each in missing_indexes.find_missing(conn))
+    if missing:
+        message = f"revision {state.head} without {missing}: `pilotage db upgrade` builds it, or does so now"
+        return Finding("schema", Health.WARNING, message)
     return Finding("schema", Health.GOOD, f"revision {state.head}")
 
 

@@ -13,7 +13,7 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
@@ -30,6 +30,8 @@ from requirements.errors import Problem
 from taskqueue.db import clock, database, history, incarnation, sql
 from taskqueue.db.history import HistoryState, SeenCommit
 from taskqueue.schema.tables import jobs
+
+log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -54,12 +56,15 @@ def make_engine(url: str, *, pool_size: int, setting: str = "database_url") -> E
         raise InvalidSettings([Problem(path=setting, message=str(error))]) from None
 
 
-def upgrade_schema(url: str, *, first_job_id: int = 1) -> None:
-    """Create the tables, or upgrade them to this release; new jobs get ids from `first_job_id` on."""
+def upgrade_schema(url: str, *, first_job_id: int = 1, report: Callable[[str], None] = log.info) -> None:
+    """Create the tables, or upgrade them to this release; new jobs get ids from `first_job_id` on.
+
+    `report` gets lines about what may take minutes.
+    """
     engine = make_engine(url, pool_size=1)
     try:
         with translate_unreachable(url):
-            database.upgrade(url)
+            database.upgrade(url, report)
             if first_job_id > 1:
                 with database.writing(engine) as conn:
                     sql.raise_ids(conn, jobs, first_job_id)
@@ -98,8 +103,6 @@ def hide_password(url: str) -> str:
 def _password_options(url: URL) -> list[str]:
     return [name for name in url.query if "password" in name]
 
-
-log = logging.getLogger(__name__)
 
 FILE = "last-seen.json"
 _LOCK = "last-seen.lock"

@@ -387,11 +387,12 @@ class SchemaState:
         return self.current == self.head
 
 
-def upgrade(url: str) -> None:
+def upgrade(url: str, report: Callable[[str], None] = log.info) -> None:
     """Upgrade the schema to this program's revision in one transaction; concurrent calls are safe.
 
     Processes that work meanwhile lock tables in another order than migrations, and some for long: then the
-    transaction is rolled back and carried out again.
+    transaction is rolled back and carried out again. Indexes of tables with rows follow it, beside writers;
+    `report` gets a line about each of them.
 
     Migrations expand first and contract a release later: release n works with the schemas of n and n+1, and
     leaves the newer one unchanged.
@@ -399,7 +400,7 @@ def upgrade(url: str) -> None:
     engine = connect(url, pool_size=1, busy_timeout=600)
     try:
         run_with_retry(
-            lambda: _upgrade_once(engine),
+            lambda: _upgrade_once(engine, report),
             tries=_UPGRADE_TRIES,
             is_passing=lambda error: is_conflict(error) or is_lock_timeout(error),
         )
@@ -407,13 +408,19 @@ def upgrade(url: str) -> None:
         engine.dispose()
 
 
-def _upgrade_once(engine: Engine) -> None:
+def _upgrade_once(engine: Engine, report: Callable[[str], None]) -> None:
     with writing(engine) as conn:
         _wait_for_other_upgrades(conn)
-        if not _read_state(conn).is_newer:
-            from alembic import command
+        if _read_state(conn).is_newer:
+            return
+        from alembic import command
 
-            command.upgrade(_configure_alembic(conn), "head")
+        from taskqueue.db import missing_indexes
+
+        command.upgrade(_configure_alembic(conn), "head")
+        are_built = missing_indexes.build_at_once(conn, report)
+    if not are_built:
+        missing_indexes.build_beside_writers(engine, report)
 
 
 def schema_state(engine: Engine) -> SchemaState:

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -26,7 +27,9 @@ def upgrade(chosen: Settings, *, as_json: bool) -> None:
     """
     home_directory.make_home(chosen.home)
     keys.load_or_create(chosen.key)
-    cli_engine.upgrade_schema(chosen.direct_url, first_job_id=chosen.first_job_id)
+    cli_engine.upgrade_schema(
+        chosen.direct_url, first_job_id=chosen.first_job_id, report=partial(typer.echo, err=True)
+    )
     _report(chosen, as_json=as_json)
 
 

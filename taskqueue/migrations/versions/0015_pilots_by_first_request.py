@@ -1,6 +1,6 @@
 """Pilots of a site by the time of their first request: what the nodes of its queues had lately."""
 
-from alembic import op
+from taskqueue.migrations.existing_tables import add_index
 
 revision = "0015"
 down_revision = "0014"
@@ -9,4 +9,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.create_index("ix_pilots_site_asked_at", "pilots", ["site", "asked_at"])
+    add_index("ix_pilots_site_asked_at", "pilots", "site", "asked_at")

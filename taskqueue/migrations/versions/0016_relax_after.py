@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from taskqueue.migrations.existing_tables import add_index
+
 revision = "0016"
 down_revision = "0015"
 branch_labels = None
@@ -11,10 +13,4 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("descriptions", sa.Column("relax_after", sa.BigInteger(), nullable=True))
-    op.create_index(
-        "ix_descriptions_relax_after",
-        "descriptions",
-        ["description_id"],
-        sqlite_where=sa.text("relax_after > 0"),
-        postgresql_where=sa.text("relax_after > 0"),
-    )
+    add_index("ix_descriptions_relax_after", "descriptions", "description_id", where="relax_after > 0")

@@ -1,7 +1,6 @@
 """Descriptions by their sandbox: whether a job still needs an archive, however many jobs wait."""
 
-import sqlalchemy as sa
-from alembic import op
+from taskqueue.migrations.existing_tables import add_index
 
 revision = "0021"
 down_revision = "0020"
@@ -10,10 +9,4 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.create_index(
-        "ix_descriptions_sandbox",
-        "descriptions",
-        ["sandbox"],
-        sqlite_where=sa.text("sandbox IS NOT NULL"),
-        postgresql_where=sa.text("sandbox IS NOT NULL"),
-    )
+    add_index("ix_descriptions_sandbox", "descriptions", "sandbox", where="sandbox IS NOT NULL")

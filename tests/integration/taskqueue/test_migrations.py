@@ -1,5 +1,6 @@
 """The schema that migrations make."""
 
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -20,11 +21,13 @@ from cs_config.versions.tables import metadata
 from examples.servers.postgres import Postgres
 from requirements.resource import Location
 from requirements.states import JobStatus
-from taskqueue.db import database
+from taskqueue import migrations
+from taskqueue.db import database, missing_indexes
 from taskqueue.leases.reports import PayloadResult
-from tests.support import earlier_release
+from tests.support import databases, earlier_release, wait
 from tests.support.factories import pilot_reports, queued_jobs
 from tests.support.factories.submitted_jobs import grid, job
+from tests.support.servers.pgbouncer import Pgbouncer
 
 #: Every table, index and constraint, in the database's own words. Views and triggers are those of migrations.
 _SQLITE = """
@@ -51,6 +54,7 @@ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' ORDER BY 1, 2"""
 
 #: The revision of the schema that the last release made.
 _RELEASED = "0002"
+_VERSIONS = Path(migrations.__file__).parent / "versions"
 
 
 def _schema(engine: Engine) -> list[tuple[str, ...]]:
@@ -273,6 +277,105 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
             pilot_reports.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
     assert [job(engine, each).status for each in (1, 2, 3)] == [JobStatus.DONE] * 3
     engine.dispose()
+
+
+#: What migrations add to tables that may have many rows.
+_LATER_INDEXES = ["ix_descriptions_relax_after", "ix_descriptions_sandbox", "ix_pilots_site_asked_at"]
+_DESCRIPTION = "INSERT INTO descriptions (source, body, sandbox) VALUES ('', '{}', 'd')"
+_PILOT = """
+INSERT INTO pilots (stamp, vo, status, status_reason, site, ce, queue, submitted_by, jobs, created_at,
+    updated_at)
+VALUES ('a', 'lhcb', 'Done', '', 'A.B.ch', 'ce', 'big', '', 0, now(), now())"""
+
+
+@pytest.fixture
+def with_rows(postgres: Postgres) -> Iterator[Engine]:
+    """A database of PostgreSQL that the first release made and used, with migrated tables."""
+    postgres.execute("CREATE DATABASE with_rows")
+    url = postgres.url("with_rows")
+    _migrate(url, "0001")
+    engine = database.connect(url)
+    with database.writing(engine) as conn:
+        conn.exec_driver_sql(_DESCRIPTION)
+        conn.exec_driver_sql(_PILOT)
+    _migrate(url, "head")
+    yield engine
+    engine.dispose()
+    postgres.execute("DROP DATABASE with_rows WITH (FORCE)")
+
+
+def _list_missing(engine: Engine) -> list[str]:
+    with database.reading(engine) as conn:
+        return [str(each.name) for each in missing_indexes.find_missing(conn)]
+
+
+def _url(engine: Engine) -> str:
+    return engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def test_an_index_of_a_table_with_rows_is_built_after_the_migrations(with_rows: Engine) -> None:
+    assert _list_missing(with_rows) == _LATER_INDEXES
+    reports: list[str] = []
+    database.upgrade(_url(with_rows), reports.append)
+    assert _list_missing(with_rows) == []
+    assert reports == [
+        f"building the index {name}, beside what writes to {name.split('_')[1]}" for name in _LATER_INDEXES
+    ]
+    database.upgrade(_url(with_rows), reports.append)
+    assert len(reports) == len(_LATER_INDEXES), "there is nothing left to build"
+
+
+def test_nobody_who_writes_waits_while_an_index_is_built(with_rows: Engine) -> None:
+    """It waits for a transaction that wrote before; another one that begins then does not wait for it."""
+    add = text(_DESCRIPTION)
+    with ThreadPoolExecutor(1) as threads:
+        with with_rows.connect() as earlier, earlier.begin():
+            earlier.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            earlier.execute(add)
+            upgrading = threads.submit(database.upgrade, _url(with_rows))
+            wait.until(lambda: databases.count_lock_waits(with_rows) == 1)
+            with database.writing(with_rows) as conn:
+                conn.execute(add)
+            assert not upgrading.done()
+        upgrading.result(300)
+    assert _list_missing(with_rows) == []
+
+
+def test_an_index_whose_build_was_ended_is_built_again(with_rows: Engine) -> None:
+    database.upgrade(_url(with_rows))
+    with database.writing(with_rows) as conn:  # as PostgreSQL leaves it
+        conn.exec_driver_sql(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_descriptions_sandbox'::regclass"
+        )
+    assert _list_missing(with_rows) == ["ix_descriptions_sandbox"]
+    database.upgrade(_url(with_rows))
+    assert _list_missing(with_rows) == []
+
+
+def test_many_that_build_indexes_at_once_all_succeed(with_rows: Engine) -> None:
+    reports: list[str] = []
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda _: database.upgrade(_url(with_rows), reports.append), range(6)))
+    assert _list_missing(with_rows) == []
+    assert len(reports) == len(_LATER_INDEXES), "each is built once"
+
+
+@pytest.mark.debian("pgbouncer")
+def test_indexes_are_built_through_a_pooler(with_rows: Engine, pgbouncer: Pgbouncer) -> None:
+    database.upgrade(pgbouncer.url(_url(with_rows)))
+    assert _list_missing(with_rows) == []
+
+
+@pytest.mark.parametrize(
+    "file", sorted(each.name for each in _VERSIONS.glob("*.py") if each.name[:4] > _RELEASED)
+)
+def test_a_migration_creates_indexes_of_its_own_tables_only(file: str) -> None:
+    """Those of others by `existing_tables.add_index`, which keeps no writer away."""
+    source = (_VERSIONS / file).read_text()
+    made = re.findall(r'op\.create_table\(\s*"(\w+)"', source)
+    indexed = re.findall(r'op\.create_index\(\s*(?:op\.f\()?"\w+"\)?,\s*"(\w+)"', source)
+    assert len(indexed) == source.count("create_index(")
+    assert set(indexed) <= set(made)
 
 
 def _is_sqlite(conn: Connection) -> bool:

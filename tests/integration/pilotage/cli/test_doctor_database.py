@@ -11,6 +11,7 @@ import pytest
 from examples.servers.postgres import Postgres
 from examples.servers.starting import wait_until
 from pilotage.cli import doctor, settings
+from pilotage.cli.commands import db
 from pilotage.cli.doctor import Finding, Health
 from taskqueue.db import clock, database
 from taskqueue.db.history import RAISE
@@ -93,3 +94,25 @@ def test_a_replica_that_is_late_or_away_is_no_fault_but_named(
     found = find(f"postgresql:///nowhere?host={tmp_path}")
     assert found.health is Health.WARNING
     assert found.message.endswith("the primary is read instead")
+
+
+def test_an_index_that_an_upgrade_did_not_come_to_is_named(
+    database_url: str, tmp_path: Path, now: datetime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _found(database_url, tmp_path, now)["schema"].health is Health.GOOD
+    engine = database.connect(database_url)
+    with database.writing(engine) as conn:
+        conn.exec_driver_sql("DROP INDEX ix_descriptions_sandbox")
+    engine.dispose()
+    found = _found(database_url, tmp_path, now)["schema"]
+    assert found.health is Health.WARNING
+    assert "without ix_descriptions_sandbox: `pilotage db upgrade`" in found.message
+    db.upgrade(
+        database_url=database_url,
+        database_direct_url=None,
+        first_job_id=None,
+        home=tmp_path,
+        as_json=False,
+    )
+    assert capsys.readouterr().err.startswith("building the index ix_descriptions_sandbox")
+    assert _found(database_url, tmp_path, now)["schema"].health is Health.GOOD
