@@ -98,6 +98,11 @@ PLACES: Final = (
     Place(value="worker.resources", meaning="", at=[(_WORKER, (*_CONTAINER, "resources"))]),
     Place(value="agent.replicas", meaning="", at=[(_AGENT, ("spec", "replicas"))]),
     Place(value="agent.resources", meaning="", at=[(_AGENT, (*_CONTAINER, "resources"))]),
+    Place(
+        value="upgrade.args",
+        meaning="What a Job runs before each release: after a restored backup [db, recover].",
+        at=[(_UPGRADE, (*_CONTAINER, "args"))],
+    ),
     Place(value="upgrade.resources", meaning="", at=[(_UPGRADE, (*_CONTAINER, "resources"))]),
 )
 #: A Job does not change, so each release of the chart has one of its own.

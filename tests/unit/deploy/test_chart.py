@@ -110,7 +110,7 @@ def test_each_value_reaches_each_of_its_places(render: Render, place: chart.Plac
     *groups, last = place.value.split(".")
     before = find_value(VALUES, place.value)
     text = "a: text with 'quotes', \"others\" and\nlines"
-    changed = {int: 5, str: text, dict: {"A": text}}[type(before)]
+    changed = {int: 5, str: text, list: [text], dict: {"A": text}}[type(before)]
     (find_value(values, ".".join(groups)) if groups else values)[last] = changed
     made = render(values)
     for (kind, name), steps in place.at:

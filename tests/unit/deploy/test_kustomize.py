@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ from tests.support.servers.kubernetes import KUSTOMIZE, Resource
 
 BASE = kubernetes.read_resources(KUSTOMIZE / "base")
 EXAMPLE = kubernetes.read_resources(KUSTOMIZE / "example")
+PILOTS = kubernetes.read_resources(KUSTOMIZE / "pilots")
+#: What is applied by itself, with what its files have.
+APPLIED = {"base": BASE, "example": EXAMPLE, "pilots": PILOTS}
+#: The first version of Kubernetes that knows all fields without a feature gate: `sleep` of `preStop`.
+OLDEST = "1.30"
 SETTINGS = kubernetes.find(BASE, "ConfigMap", "pilotage")["data"]
 SERVE = kubernetes.find(BASE, "Deployment", "pilotage-serve")["spec"]
 #: Kinds of operators, for which the package of schemas has none: the fields that ours have of them. They were
@@ -44,19 +49,26 @@ def list_pods() -> Iterator[tuple[str, Any]]:
             yield each["metadata"]["name"], each["spec"]["template"]["spec"]
 
 
-def list_unchecked(resources: list[Resource]) -> set[str]:
-    """Validate resources strictly; the kinds without a schema."""
+def list_unchecked(resources: Sequence[Resource], version: str | None = None) -> set[str]:
+    """Validate resources strictly by the schemas of a version, else the newest; the kinds without one."""
     unchecked = set()
     for each in resources:
         try:
-            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+            kubernetes_validate.validate(each, version or kubernetes_validate.latest_version(), strict=True)
         except SchemaNotFoundError:
             unchecked.add(each["kind"])
     return unchecked
 
 
-def test_all_resources_are_valid_and_have_no_unknown_field() -> None:
-    assert list_unchecked(list(EXAMPLE)) == CUSTOM.keys()
+@pytest.mark.parametrize("version", [OLDEST, None])
+def test_all_resources_are_valid_and_have_no_unknown_field(version: str | None) -> None:
+    assert list_unchecked(EXAMPLE, version) == CUSTOM.keys()
+    assert list_unchecked(PILOTS, version) == set()
+
+
+def test_the_page_names_the_oldest_version() -> None:
+    page = KUSTOMIZE.parents[1] / "docs" / "operator" / "kubernetes.md"
+    assert f"Kubernetes {OLDEST} or newer" in page.read_text()
 
 
 def list_fields(value: Any) -> Iterator[str]:
@@ -81,10 +93,8 @@ def test_custom_resources_have_fields_that_their_operators_know(kind: str) -> No
     assert unknown == []
 
 
-def test_the_account_of_directors_is_valid_and_may_do_what_their_client_does() -> None:
-    pilots = kubernetes.read_resources(KUSTOMIZE / "pilots")
-    assert list_unchecked(list(pilots)) == set()
-    rules = kubernetes.find(pilots, "Role", "pilotage-director")["rules"]
+def test_the_account_of_directors_may_do_what_their_client_does() -> None:
+    rules = kubernetes.find(PILOTS, "Role", "pilotage-director")["rules"]
     rights = {(what, verb) for each in rules for what in each["resources"] for verb in each["verbs"]}
     assert rights == {
         *(("jobs", verb) for verb in ("create", "list", "patch", "delete")),
@@ -99,16 +109,49 @@ def test_an_unknown_field_is_found() -> None:
         list_unchecked([deployment])
 
 
-@pytest.mark.skipif(
+needs_kubectl = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="no kubectl here; the files themselves are checked"
 )
-@pytest.mark.parametrize("name", ["base", "example"])
+
+
+def make_resources(directory: Path) -> list[Resource]:
+    """What kubectl would apply."""
+    command = ["kubectl", "kustomize", str(directory)]
+    made = subprocess.run(command, capture_output=True, check=True)
+    return list(yaml.safe_load_all(made.stdout))
+
+
+@needs_kubectl
+@pytest.mark.parametrize("name", APPLIED)
 def test_what_kubectl_makes_of_it_is_the_same_and_valid(name: str) -> None:
-    command = ["kubectl", "kustomize", str(KUSTOMIZE / name)]
-    made = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, check=True).stdout))
-    kinds = [each["kind"] for each in made if each["kind"] != "Secret"]
-    assert sorted(kinds) == sorted(each["kind"] for each in {"base": BASE, "example": EXAMPLE}[name])
+    made = make_resources(KUSTOMIZE / name)
+    kinds = [each["kind"] for each in APPLIED[name]] + ["Secret"] * 2 * (name == "example")
+    assert sorted(each["kind"] for each in made) == sorted(kinds)
     assert list_unchecked(made) <= CUSTOM.keys()
+
+
+@needs_kubectl
+def test_after_a_restored_backup_a_job_recovers_and_nothing_else_runs(tmp_path: Path) -> None:
+    """As an operator puts it into an installation."""
+    shutil.copytree(KUSTOMIZE, tmp_path, dirs_exist_ok=True)
+    file = tmp_path / "example" / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components: [", "components: [../recover, "))
+    made = make_resources(tmp_path / "example")
+    assert list_unchecked(made) <= CUSTOM.keys()
+    pod = kubernetes.find(made, "Job", "pilotage-upgrade")["spec"]["template"]["spec"]
+    [before], [then] = pod["initContainers"], pod["containers"]
+    assert (before["args"], then["args"]) == (["db", "upgrade"], ["db", "recover"])
+    assert {**before, "args": 0, "name": 0} == {**then, "args": 0, "name": 0}
+    assert before["image"].startswith("registry.example.org/pilotage@sha256:")
+    replicas = [each["spec"]["replicas"] for each in made if each["kind"] == "Deployment"]
+    assert replicas == [0, 0, 0]
+
+
+def test_every_kustomization_is_checked() -> None:
+    checked = {KUSTOMIZE / each for each in (*APPLIED, "recover")}
+    example = yaml.safe_load((KUSTOMIZE / "example" / "kustomization.yaml").read_text())
+    checked |= {(KUSTOMIZE / "example" / each).resolve() for each in example["components"]}
+    assert {each.parent for each in KUSTOMIZE.rglob("kustomization.yaml")} == checked
 
 
 @pytest.mark.parametrize("pod", [pod for _, pod in list_pods()], ids=[name for name, _ in list_pods()])
