@@ -25,6 +25,7 @@ from sqlalchemy import Connection, Engine
 from agents import leader, retries
 from agents.leader import Leadership
 from agents.waiting import relaxing, waiting_ttl
+from agents.waiting.held_time import HeldTime
 from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -73,6 +74,7 @@ class LostJobsState:
     """What a process remembers from cycle to cycle."""
 
     waiting: WaitingPass = field(default_factory=WaitingPass)
+    held: HeldTime = field(default_factory=HeldTime)
     relaxing: WaitingPass = field(default_factory=WaitingPass)
     passed: datetime | None = None  #: when all open attempts were read last; None: not yet
 
@@ -142,7 +144,9 @@ def cycle(
             partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
         with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
-            changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state.waiting)
+            changed["unmatched"] += waiting_ttl.fail_unmatched(
+                leadership, config, vos, up, state.waiting, state.held
+            )
         with leadership.isolating("jobs that wait long are looked at in the next cycle"):
             changed["relaxed"] += relaxing.relax_waiting(leadership, config, vos, up, state.relaxing)
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))

@@ -615,8 +615,9 @@ def _waiting_ttl(conn: Connection, situation: JobSituation) -> Iterator[str]:
     ttl = waiting_ttl.read_ttl(conn, job.job_id, of_vo)
     times = waiting_ttl.measure(conn, {job.job_id: job.task_queue_id}, uptime.read(conn), now=now)
     left = ttl - times[job.job_id].seconds
-    if left <= 0 and (fault := waiting_reason.find_fault(conn, situation.survey, situation.demand, now)):
-        yield f"its time to wait (WaitingTTL, {ttl:g} s) is over, but it does not fail for this: {fault}"
+    if fault := waiting_reason.find_fault(conn, situation.survey, situation.demand, now):
+        passes = "is over, but it does not fail for this" if left <= 0 else "does not pass now"
+        yield f"its time to wait (WaitingTTL, {ttl:g} s) {passes}: {fault}"
         return
     at = format_time(now + timedelta(seconds=max(0.0, left)))
     yield f"fails at {at} if nothing fits until then (WaitingTTL, {ttl:g} s)"

@@ -53,6 +53,15 @@ def find_reason(
     return _BY_CAUSE.get(cause) or _describe_queues(survey, demand)
 
 
+def is_held(conn: Connection, config: Configuration, job_id: int, task_queue_id: int, now: datetime) -> bool:
+    """Whether the configuration or closures keep the jobs of a task queue from all queues that fit."""
+    demand = read_demand(conn, config, job_id, task_queue_id)
+    if demand is None:
+        return False
+    survey = queue_set.all_queues(config, demand.asked.vo)
+    return find_fault(conn, survey, demand, now) is not None
+
+
 def read_demand(conn: Connection, config: Configuration, job_id: int, task_queue_id: int) -> JobDemand | None:
     """The demand of a waiting job; None: its task queue is gone, or only a later release can read it."""
     asked = listing.read_requirement_class(conn, task_queue_id)

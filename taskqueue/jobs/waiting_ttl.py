@@ -1,8 +1,8 @@
 """Jobs that wait longer for a match than they may: they fail, with the reason that kept them most.
 
-Nothing is stored while a job waits: its log, the causes of its task queue and the service's uptime tell how
-long it could be matched. Time counts while it is Waiting, at least one process of the service was up, and its
-sites were not banned; it begins again with each match and with each rescheduling.
+Its log, the causes of its task queue and the service's uptime tell how long it could be matched. Time counts
+while it is Waiting, at least one process of the service was up, and not all queues that fit were closed or
+switched off; it begins again with each match and with each rescheduling.
 """
 
 from collections import Counter, defaultdict
@@ -87,6 +87,7 @@ class WaitingPage:
     """Waiting jobs that are to be looked at, and how far this page goes."""
 
     jobs: Sequence[WaitingJob]
+    first: Mapping[int, int]  #: one waiting job of each task queue of these VOs
     last: int | None  #: id of the last job of the page; None: no further ones
 
 
@@ -122,7 +123,8 @@ def read_page(
         if row.submitted_at is not None
         and row.submitted_at + timedelta(seconds=(ttl := limit_ttl(ttls[row.vo], row.waiting_ttl))) <= now
     ]
-    return WaitingPage(jobs=found, last=rows[-1].job_id if len(rows) == most else None)
+    first = {row.task_queue_id: row.job_id for row in rows if row.submitted_at is not None}
+    return WaitingPage(jobs=found, first=first, last=rows[-1].job_id if len(rows) == most else None)
 
 
 def read_ttl(conn: Connection, job_id: int, of_vo: float) -> float:

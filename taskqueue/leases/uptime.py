@@ -71,6 +71,11 @@ class Uptime:
                 left -= until - each.since
         return NEVER
 
+    @property
+    def latest(self) -> datetime:
+        """Until when it is known to have been up; `NEVER` if it was not."""
+        return self._intervals[0].until if self._intervals else NEVER
+
     def measure(self, since: datetime, until: datetime) -> float:
         """Seconds between two times for which the service was up."""
         total = timedelta()

@@ -375,8 +375,9 @@ task_queues = _table(
     sqlite_autoincrement=True,
 )
 
-#: Times at which a cause kept the jobs of a task queue from pilots, as the answers to pilots show. No foreign
-#: key: a process may write about a task queue that has just been removed.
+#: Times at which a cause kept the jobs of a task queue from pilots, as the answers to pilots show, or because
+#: all queues that fit were closed. No foreign key: a process may write about a task queue that has just been
+#: removed.
 wait_causes = _table(
     "wait_causes",
     Column("task_queue_id", BigId, nullable=False),

@@ -13,7 +13,8 @@ from taskqueue.schema.tables import wait_causes as table
 
 #: A pilot that could run the job got other jobs first.
 TURN_CAUSE: Final = "its turn"
-#: The sites where pilots asked were banned.
+#: The sites where pilots asked were banned; or all queues that fit were closed, or switched off
+#: (`agents.waiting.held_time`).
 BAN_CAUSE: Final = "banned"
 #: All causes; of several at once the first counts. Where pilots that fit get jobs, the job only waits its
 #: turn, whatever is closed elsewhere. The others are the words in the answers to pilots.

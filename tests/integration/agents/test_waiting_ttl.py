@@ -35,6 +35,7 @@ NOWHERE = {"Executable": "a.sh", "GPUs": 4}
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
 OFF = grid()
+SWITCHED_OFF = GRID.replace("A.B.ch:", "A.B.ch:\n      Enabled: false")
 TTL = "Operations: {lhcb: {JobScheduling: {WaitingTTL: 7200, RescheduleDelays: [0]}}}\n"
 SET = grid(f"{GRID}\n{TTL}")
 PLACE = Location(site="A.B.ch", ce="ce", queue="big")
@@ -150,7 +151,7 @@ def test_time_in_which_its_sites_were_banned_does_not_count(engine: Engine, now:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(GRID.replace("A.B.ch:", "A.B.ch:\n      Enabled: false"), id="a queue is switched off"),
+        pytest.param(SWITCHED_OFF, id="a queue is switched off"),
         pytest.param(GRID.replace("ch:\n", "ch:\n      VO: [cms]\n"), id="the VO may use no queue"),
     ],
 )
@@ -169,6 +170,71 @@ def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -
         closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
     assert run_agent(engine, now + DAY) == 0
     assert run_agent(engine, now + 2 * DAY + HOUR) == 1
+
+
+def run_daemon(
+    engine: Engine, memory: LostJobsState, *times: datetime, config: Configuration = SET
+) -> list[int]:
+    """Jobs that each cycle of one process failed."""
+    found = [lost_jobs.cycle(engine, config, now=at, holder="me", memory=memory) for at in times]
+    return [each.unmatched for each in found if each is not None]
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_time_in_which_its_sites_were_banned_does_not_count_without_any_pilot(
+    engine: Engine, now: datetime
+) -> None:
+    """Directors send none to a banned site; a job that may run elsewhere as well goes on waiting."""
+    memory = LostJobsState()
+    there, anywhere = enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]}, JOB)
+    with database.writing(engine) as conn:
+        closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + DAY))
+    assert run_daemon(engine, memory, now, now + 1.9 * HOUR, now + 2.1 * HOUR) == [0, 0, 1]
+    assert job(engine, anywhere).minor_status == ttls.NO_MATCH
+    end = now + DAY
+    last = end - timedelta(seconds=1)
+    assert run_daemon(engine, memory, last, end + 1.9 * HOUR, end + 2.1 * HOUR) == [0, 0, 1]
+    found = job(engine, there)
+    assert found.minor_status == ttls.NO_MATCH
+    assert found.application_status == "no pilot of 2 eligible queues came that fits it"
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_time_in_which_the_queues_that_fit_were_switched_off_does_not_count(
+    engine: Engine, now: datetime
+) -> None:
+    memory = LostJobsState()
+    [job_id] = enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
+    off = grid(f"{SWITCHED_OFF}\n{TTL}", 2)
+    begin, end = now + HOUR, now + 3 * DAY
+    assert run_daemon(engine, memory, now, begin) == [0, 0]
+    first = begin + timedelta(minutes=1)
+    assert run_daemon(engine, memory, first, begin + HOUR, end, config=off) == [0, 0, 0]
+    on = grid(f"{GRID}\n{TTL}", 3)
+    assert run_daemon(engine, memory, end + 0.9 * HOUR, end + 1.1 * HOUR, config=on) == [0, 1]
+    assert job(engine, job_id).minor_status == ttls.NO_MATCH
+
+
+def test_an_outage_while_its_sites_were_banned_is_left_out_once(engine: Engine, now: datetime) -> None:
+    memory = LostJobsState()
+    stored_rows.service_up(engine, now, now + HOUR, process="before")
+    stored_rows.service_up(engine, now + 5 * HOUR, now + 3 * DAY, process="after")
+    enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
+    ban = Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 8 * HOUR)
+    with database.writing(engine) as conn:
+        closures.set_ban(conn, ban)
+    times = [now + hours * HOUR for hours in (0, 2, 7.99, 9.9, 10.1)]
+    assert run_daemon(engine, memory, *times) == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_a_task_queue_without_jobs_is_forgotten(engine: Engine, now: datetime) -> None:
+    memory = LostJobsState()
+    enqueue(engine, SET, now, NOWHERE)
+    run_daemon(engine, memory, now)
+    assert list(memory.held.known.values()) == [False]
+    assert run_daemon(engine, memory, now + 3 * HOUR, now + 4 * HOUR) == [1, 0]
+    assert memory.held.known == memory.held.seen == {}
 
 
 @pytest.mark.usefixtures("service_is_up")
