@@ -85,7 +85,7 @@ def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | 
         if not with_data:
             where = "its data are nowhere it may run (impossible_input_data_site)"
             return _refuse(f"Impossible InputData * Site requirements: {where}", asked)
-    if closed := _refuse_closed(with_data or sites, candidate, context):
+    if closed := _refuse_closed(with_data or sites, banned, candidate, context):
         return closed
     return ChosenSites(sites=sites, with_data=with_data)
 
@@ -108,15 +108,20 @@ def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext
 
 
 def _refuse_closed(
-    sites: frozenset[str], candidate: JobContext, context: ChainContext
+    chosen: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
 ) -> Failed | Hold | None:
-    """Fail a new job all of whose sites are banned or closed to its VO, unless the VO lets it wait."""
+    """Fail a new job all of whose sites are banned or closed to its VO, unless the VO lets it wait.
+
+    Its sites are those that it names or that have its data, else all that it does not ban, if it bans any.
+    """
     if not candidate.is_new or context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
         return None
-    if not sites or any(_is_open(site, candidate, context) for site in sites):
+    sites = chosen or (exclude_names(context.config.sites, banned) if banned else None)
+    if sites is None or any(_is_open(site, candidate, context) for site in sites):
         return None
     code = "impossible_input_data_site" if candidate.replicas else "all_sites_banned"
-    reason = f"{code}: {', '.join(sorted(sites))}: none of them takes jobs of {candidate.vo} now"
+    which = ", ".join(sorted(chosen)) or "all but its BannedSites"
+    reason = f"{code}: {which}: none of them takes jobs of {candidate.vo} now"
     return _refuse(reason, candidate.description)
 
 

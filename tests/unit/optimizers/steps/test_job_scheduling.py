@@ -158,6 +158,22 @@ def test_a_job_fails_only_if_none_of_its_sites_is_open() -> None:
     assert isinstance(job_scheduling(candidate_of(patient, Site=["C.D.ch"]), patient), Done)
 
 
+def test_a_job_whose_bans_leave_no_open_site_fails_where_the_vo_insists() -> None:
+    context = context_of(CLOSED + INSISTS)
+    outcome = job_scheduling(candidate_of(context, BannedSites=["a.B.ch"]), context)
+    assert outcome == Failed(
+        reason="all_sites_banned: all but its BannedSites: none of them takes jobs of lhcb now"
+    )
+    every = candidate_of(context, BannedSites=["A.B.ch", "C.D.ch", "E.F.ch"])
+    assert isinstance(job_scheduling(every, context), Failed)
+    assert isinstance(job_scheduling(candidate_of(context, BannedSites=["C.D.ch"]), context), Done)
+    banned = replace(context, banned_sites=frozenset({"a.b.ch"}))
+    assert isinstance(job_scheduling(candidate_of(banned, BannedSites=["C.D.ch"]), banned), Failed)
+    assert isinstance(job_scheduling(candidate_of(banned), banned), Done)
+    patient = context_of(CLOSED)
+    assert isinstance(job_scheduling(candidate_of(patient, BannedSites=["A.B.ch"]), patient), Done)
+
+
 def test_a_ban_closes_a_site_to_all_but_tests() -> None:
     context = replace(context_of(CLOSED + INSISTS), banned_sites=frozenset({"a.b.ch"}))
     assert isinstance(job_scheduling(candidate_of(context, Site=["a.B.ch"]), context), Failed)

@@ -67,9 +67,52 @@ def test_a_job_without_an_open_site_fails_where_the_vo_insists(engine: Engine, t
         assert submit(user, "LCG.A.org", "LCG.C.org")[0] == "Waiting"
 
 
+def test_a_document_of_either_form_meets_bans_of_the_vo_and_of_operators(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """What a job names or bans changes nothing of theirs; the VO's own ban is a value of its own."""
+    of_vo = "LCG.B.org: {VO: [cms], VOs: {cms: {Enabled: false}}, "
+    tree = TREE.replace("LCG.B.org: {VO: [cms], ", of_vo)
+    cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
+    document = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu}}
+
+    def submit_document(user: httpx.Client, **sites: list[str]) -> tuple[str, str, list[str]]:
+        answer = user.post("/api/v1/jobs", json={"jobs": [document | sites]}).json()
+        found = user.get(f"/api/v1/jobs/{answer['job_ids'][0]}").json()
+        return found["status"], found["application_status"].split(":")[0], answer["warnings"]
+
+    with running(engine, tmp_path, tree + INSISTS) as service:
+        user = service.user()
+        status, _, [text] = submit_document(user, sites=["LCG.A.org", "LCG.B.org"])
+        assert status == "Waiting"
+        assert text.startswith("1 of the 2 sites of a job takes no jobs now: LCG.B.org is drained (Enabled:")
+        assert submit_document(user, banned_sites=["LCG.B.org"])[::2] == ("Waiting", [])
+        ban(service, "LCG.A.org")
+        failed = ("Failed", "all_sites_banned")
+        assert submit_document(user, sites=["LCG.A.org", "LCG.B.org"])[:2] == failed
+        assert submit_document(user, banned_sites=["LCG.D.org"])[:2] == failed
+        assert submit_document(user, banned_sites=["LCG.A.org"])[:2] == failed
+
+
 def explain(user: httpx.Client, job_id: int) -> dict[str, Any]:
     found: dict[str, Any] = user.get(f"/api/v1/jobs/{job_id}/explain").raise_for_status().json()
     return found
+
+
+def test_the_time_to_wait_does_not_pass_while_a_jobs_sites_are_closed(engine: Engine, tmp_path: Path) -> None:
+    limited = "Operations: {cms: {JobScheduling: {WaitingTTL: 7200}}}"
+    with running(engine, tmp_path, TREE + limited) as service:
+        user = service.user()
+        job = {"Executable": "/bin/true", "CPUTime": 3600, "Site": "LCG.A.org"}
+        [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
+        text = explain(user, job_id)["now"][-1]
+        assert text.startswith("fails at ")
+        assert text.endswith(" UTC if nothing fits until then (WaitingTTL, 7200 s)")
+        ban(service, "LCG.A.org")
+        assert explain(user, job_id)["now"][-1] == (
+            "its time to wait (WaitingTTL, 7200 s) does not pass now: "
+            "all queues that fit are closed by bans or downtimes"
+        )
 
 
 def test_a_drained_queue_that_a_job_names_comes_before_other_places(engine: Engine, tmp_path: Path) -> None:
