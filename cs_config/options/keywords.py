@@ -296,6 +296,11 @@ class Keyword:
         """Whether its value is a list."""
         return self.read in _LISTS
 
+    @property
+    def is_number(self) -> bool:
+        """Whether its value is a number."""
+        return self.minimum is not None
+
     def reads_text(self, stated: str) -> bool:
         """Whether a text is read as such, or as a list of texts; not as a number, say, or not at all."""
         try:

@@ -27,6 +27,7 @@ from cs_config.options.place_limits import MatchingDelay, RunningLimit
 from cs_config.options.relax_rules import RELAX, RelaxRule
 from cs_config.options.retry_rules import RetryRule
 from requirements.classad.restrictions import version_of
+from requirements.diracx.cpu_levels import LEVELS
 from requirements.diracx.specification import CONDITIONAL_DEFAULTS, DOCUMENT
 from requirements.quantities import VERSIONS
 from requirements.record import Declaration, Declarations, MatchRule, ValueKind
@@ -261,6 +262,9 @@ class JobDescriptionOptions(Options):
             else:
                 yield from ((name, message) for message in self.out_of_bounds(keyword, value))
         yield from ((spelled.get(name, name), message) for name, message in self.find_conflicts(read))
+        level = read.get("cpu_level")
+        if level in LEVELS["x86_64"] and read.get("cpu_features"):
+            yield spelled["CPUFeatures"], f"beside the default of CPULevel, {level}: a job has one of the two"
 
     def excess_defaults(self) -> Iterator[tuple[str, str]]:
         """Names whose default makes all defaults together too long for the descriptions that get them."""

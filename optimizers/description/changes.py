@@ -1,7 +1,8 @@
 """Changes of a stored description: some of its keywords, or parts of its Requirements, get other values.
 
 A name that is no keyword is a part of the Requirements, and so is a keyword that only they state; with
-`Requirements.` before it every name is. None takes a keyword, or a part, away.
+`Requirements.` before it every name is. What a document of DiracX's specification states is changed in it.
+None takes a keyword, or a part, away.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,8 @@ from typing import Final
 from cs_config.options import keywords
 from cs_config.options.keywords import UnfitValueError
 from cs_config.options.options import VoOptions
+from optimizers.description import document as documents
+from optimizers.description.document import FieldPath
 from requirements.classad import expression
 from requirements.classad.expression import AttributeComparison
 from requirements.classad.syntax_tree import TextSpan
@@ -71,9 +74,11 @@ def _change(body: dict[str, object], name: str, value: object, options: VoOption
     if folded in keywords.KEPT:
         raise InvalidJob([Problem(path=name, message=f"is not changed: {keywords.KEPT[folded]}")])
     keyword = keywords.find_keyword(name.strip())
-    if keyword is not None and (_find(body, keyword.name) is not None or not _is_part(folded, requirements)):
+    place = () if keyword is None else documents.find_place(body, keyword.name)
+    is_stated = keyword is not None and (place or _find(body, keyword.name) is not None)
+    if keyword is not None and (is_stated or not _is_part(folded, requirements)):
         new = None if value is None else keywords.as_json(keyword, keyword.read(value))
-        return _replace(body, keyword.name, new)
+        return _replace_field(body, place, new) if place else _replace(body, keyword.name, new)
     if folded in _EXPRESSIONS:
         return _replace(body, _EXPRESSIONS[folded], value)
     own = next((each for each in options.job_description.extra if fold(each) == folded), None)
@@ -113,6 +118,18 @@ def _replace(body: dict[str, object], name: str, value: object, part: str | None
         if part and isinstance(old, Mapping | None) and isinstance(value, Mapping | None):
             name, old, value = part, _find(old or {}, part), _find(value or {}, part)
         yield f"{name} {_format(old)} → {_format(value)}"
+
+
+def _replace_field(body: dict[str, object], place: FieldPath, value: object) -> Iterator[str]:
+    """Replace a value in a document, and the limit that grows with it; yields what has changed."""
+    grown = documents.find_grown_limit(body, place, value)
+    for each, new in ((place, value), *((grown,) if grown else ())):
+        old = documents.read_field(body, each)
+        body.update(documents.write_field(body, each, new))
+        if new is None and len(each) == 1:
+            del body[each[0]]
+        if old != new:
+            yield f"{'/'.join(each)} {_format(old)} → {_format(new)}"
 
 
 def _find(record: Mapping[str, object], name: str) -> object:

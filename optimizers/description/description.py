@@ -230,7 +230,7 @@ def parse_description(
             break
     extra = reader.further_keywords() if reader.unknown else {}
     own = OwnAttributes(stated=stated, others={**extra, **reader.evaluated})
-    defaults = operations.job_description.default_values if with_defaults else {"cpu_time": 0}
+    defaults = reader.select_defaults(stated) if with_defaults else {"cpu_time": 0}
     values: dict[str, Any] = {**defaults, **stated, **reader.expressions(own.find)}
     if "executable" not in reader.spelled and "executable" not in values:
         reader.problem("Executable", "is missing: nothing would run")
@@ -376,18 +376,24 @@ class _Reader:
 
     def document(self, written: Mapping[str, object]) -> dict[str, object]:
         """Return attributes and values of a document."""
-        reader = DocumentReader()
+        defaults = {} if self.is_accepted else self.operations.job_description.default_values
+        reader = DocumentReader(defaults=defaults)
         values: dict[str, object] = {}
         fields = reader.read(written)
         self.problems += [] if self.is_accepted else reader.problems
         self.unread.update(keywords.BY_NAME[each].attribute for each in reader.misplaced)
-        for path, (keyword, value) in fields.items():
-            attribute = keywords.BY_NAME[keyword].attribute
-            if attribute in self.spelled:
-                self.problem(path, f"named twice, the other time as {self.spelled[attribute]}")
+        for path, (name, value) in fields.items():
+            keyword = keywords.BY_NAME[name]
+            if keyword.attribute in self.spelled:
+                self.problem(path, f"named twice, the other time as {self.spelled[keyword.attribute]}")
                 continue
-            self.spelled[attribute] = path
-            values.update(self._read(keywords.BY_NAME[keyword], path, value, code=documents.INVALID))
+            self.spelled[keyword.attribute] = path
+            if keyword.is_number and isinstance(value, str) and not self.is_accepted:
+                # Stored as it is written, and pilots read it.
+                self.problem(path, f"{format_seen(value)}, allowed is a whole number", code=documents.INVALID)
+                self.unread.add(keyword.attribute)
+                continue
+            values.update(self._read(keyword, path, value, code=documents.INVALID))
         options = self.operations.job_description
         if not options.is_specified(
             self.spelled
@@ -436,6 +442,15 @@ class _Reader:
         known = keywords.find_keyword(name)
         extra = self.operations.job_description.extra
         return known is not None and known.attribute in SPECIFIC and fold(name) in map(fold, extra)
+
+    def select_defaults(self, stated: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the defaults, by attribute, of what a description does not state."""
+        options = self.operations.job_description
+        defaults = options.default_values
+        if not options.is_specified(self.spelled):
+            return defaults
+        # Each description has a length, though this one does not count.
+        return {**specification.select_defaults(stated, defaults), "cpu_time": defaults["cpu_time"]}
 
     def further_keywords(self) -> dict[str, object]:
         """Return the keywords that only the configuration defines; any other is a problem."""

@@ -6,8 +6,9 @@ class. The document is stored as it is written.
 Source: the match-making specification of DiracX, v0.2, section 5.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final
 
 from cs_config.options import bounds
@@ -41,7 +42,8 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 _LIMIT: Final = "cpu/ram_mb/limit"
 _REQUEST: Final = "cpu/ram_mb/request"
-_PARTS: Final = ("overhead", "per_core")
+#: The parts of an amount of memory, and the attribute of a description for what is requested of each.
+_PARTS: Final[Mapping[str, str]] = {"overhead": "min_ram_mb", "per_core": "min_ram_per_core_mb"}
 #: Fields that are checked and kept, but are no requirement.
 _KEPT: Final = tuple(f"{_LIMIT}/{part}" for part in _PARTS)
 _LEAVES: Final = (*FIELDS, *_KEPT)
@@ -95,6 +97,7 @@ class Document:
 class DocumentReader:
     """Finds the fields of a document; collects the problems."""
 
+    defaults: Mapping[str, object]  #: of the VO, by attribute of a description
     problems: list[Problem] = field(default_factory=list)
     plain: dict[str, object] = field(default_factory=dict)  #: the document as plain JSON
     misplaced: set[str] = field(default_factory=set)  #: keywords whose field is not for the architecture
@@ -109,9 +112,11 @@ class DocumentReader:
             self.report("", str(error))
             return {}
         requirements = self.plain[REQUIREMENTS]
-        found = dict(self._walk(requirements, "") if isinstance(requirements, Mapping) else ())
+        sections = requirements if isinstance(requirements, Mapping) else {}
+        found = dict(self._walk(sections, ""))
         self._check_limit(found)
         self._check_level(found)
+        self._check_quantities(sections, found)
         most = found.get("cpu/num_cores/max")
         if isinstance(most, int) and most > bounds.PROCESSORS:  # no pilot has more
             found["cpu/num_cores/max"] = bounds.PROCESSORS
@@ -158,17 +163,26 @@ class DocumentReader:
     def _check_limit(self, found: Mapping[str, Any]) -> None:
         stated = any(path.startswith(_REQUEST) for path in found)
         has_limit = any(path in found for path in _KEPT)
-        for part in _PARTS:
-            least, most = found.get(f"{_REQUEST}/{part}", 0), found.get(f"{_LIMIT}/{part}")
+        for part, attribute in _PARTS.items():
+            requested, most = found.get(f"{_REQUEST}/{part}", 0), found.get(f"{_LIMIT}/{part}")
+            default = (self.defaults.get(attribute, 0), ", its VO's default")
+            least, whose = (requested, "") if stated else default
             if not all(_is_amount(each) for each in (least, 0 if most is None else most)):
                 if most is not None and not _is_amount(most):
                     self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number from 0")
-            elif most is None and not least and (stated or has_limit):
+            elif most is None and not requested and (stated or has_limit):
                 self.report(
                     f"{_LIMIT}/{part}", "is missing: where the request is 0, no limit follows from it"
                 )
             elif most is not None and most < least:
-                self.report(f"{_LIMIT}/{part}", f"{most} is less than the request, {least}")
+                self.report(f"{_LIMIT}/{part}", f"{most} is less than the request, {least}{whose}")
+
+    def _check_quantities(self, sections: Mapping[str, object], found: Collection[str]) -> None:
+        for each in QUANTITIES:
+            name = each.field.partition("/")[0]
+            is_there = isinstance(sections.get(name), Mapping)
+            if is_there and not any(path.startswith(f"{name}/") for path in found):
+                self.report(each.field, f"is missing; a job without any has no section {name}")
 
     def _check_level(self, found: dict[str, Any]) -> None:
         name = found.get("cpu/architecture/name")
@@ -182,7 +196,9 @@ class DocumentReader:
 
 
 def _is_amount(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value >= 0 and (isinstance(value, int) or value.is_integer())
 
 
 def path_of(keyword: str) -> str:
@@ -191,6 +207,60 @@ def path_of(keyword: str) -> str:
     if found is not None:
         return f"{REQUIREMENTS}/{found}"
     return next((name for name, site in SITES.items() if site == keyword), keyword)
+
+
+#: The names down to a field of a stored description, from the top.
+FieldPath = tuple[str, ...]
+
+
+def find_place(body: Mapping[str, object], keyword: str) -> FieldPath:
+    """Where the document of a stored description states a keyword; empty: it does not, or there is none."""
+    if not isinstance(body.get(REQUIREMENTS), Mapping):
+        return ()
+    places: list[FieldPath] = [(REQUIREMENTS, *path.split("/")) for path in FIELDS if FIELDS[path] == keyword]
+    places += [(name,) for name in SITES if SITES[name] == keyword]
+    return next((each for each in places if read_field(body, each) is not None), ())
+
+
+def read_stated(body: Mapping[str, object], keyword: str) -> object:
+    """What the document of a stored description states for a keyword; None: nothing."""
+    place = find_place(body, keyword)
+    return read_field(body, place) if place else None
+
+
+def read_field(body: Mapping[str, object], place: FieldPath) -> object:
+    """The value at a place; None: there is none."""
+    found: object = body
+    for name in place:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def write_field(body: Mapping[str, object], place: FieldPath, value: object) -> dict[str, object]:
+    """A stored description with another value at a place; None: without it."""
+    name, *rest = place
+    if rest:
+        section = body.get(name)
+        value = write_field(section if isinstance(section, Mapping) else {}, tuple(rest), value)
+    kept = {each: old for each, old in body.items() if each != name or value is not None}
+    return kept if value is None else {**kept, name: value}
+
+
+def find_grown_limit(
+    body: Mapping[str, object], place: FieldPath, value: object
+) -> tuple[FieldPath, int] | None:
+    """The limit of memory that grows with what is requested at a place, and its new number; None: none does.
+
+    A lower one than the request is refused, and a job that was ended at its limit would reach it again.
+    """
+    limit = (REQUIREMENTS, *_LIMIT.split("/"), place[-1])
+    amounts: list[Any] = [read_field(body, place), read_field(body, limit), value]
+    if place[:-1] != (REQUIREMENTS, *_REQUEST.split("/")) or not all(map(_is_amount, amounts)):
+        return None
+    old, most, new = amounts
+    if new <= old:
+        return None
+    return limit, max(new, ceil(most * new / old) if old else most)
 
 
 def to_plain(value: object, depth: int = 0) -> object:

@@ -7,6 +7,7 @@ from typing import Final
 from cs_config.options.options import VoOptions
 from cs_config.options.retry_rules import RetryRule, parse_rule
 from optimizers.description import changes
+from optimizers.description import document as documents
 from optimizers.description.value_changes import StatedValues
 from requirements.errors import InvalidJob, Problem
 
@@ -33,7 +34,10 @@ def find_values(
         raise InvalidJob(problems)
     values = stated.changed
     if rule.is_elsewhere and run.site:
-        banned = {**options.job_description.list_defaults(body), **body}.get(_BANNED)
+        banned = documents.read_stated(body, _BANNED) or {
+            **options.job_description.list_defaults(body),
+            **body,
+        }.get(_BANNED)
         values[_BANNED] = [*dict.fromkeys([*(banned if isinstance(banned, list) else ()), run.site])]
     return values
 

@@ -10,6 +10,7 @@ from cs_config.options import keywords
 from cs_config.options.job_rules import MEMORY, ChangeKind, ValueChange
 from cs_config.options.options import VoOptions
 from optimizers.description import changes
+from optimizers.description import document as documents
 from requirements.errors import Problem
 from requirements.values import as_number, fold, normal_number
 
@@ -67,6 +68,8 @@ class StatedValues:
         keyword = keywords.find_keyword(name)
         if keyword is None or fold(name) in map(fold, self.changed):
             return _as_float(self._find_stated(name))
+        if (of_document := self._find_in_document(name)) is not None:
+            return _as_float(of_document)
         stated = {**self.options.job_description.list_defaults(self.body), **self.body}
         return _as_float(stated.get(keyword.name, keywords.DEFAULTS.get(keyword.name)))
 
@@ -78,12 +81,19 @@ class StatedValues:
             for each, value in values.items():
                 if fold(each) in (fold(name), fold(spelled)):
                     return value
+        if (of_document := self._find_in_document(name)) is not None:
+            return of_document
         requirements = self.body.get("Requirements")
         if isinstance(requirements, str):
             parts = [(each.name, each.value) for each in changes.read_comparisons(requirements)]
         else:
             parts = [*requirements.items()] if isinstance(requirements, Mapping) else []
         return next((value for part, value in parts if fold(part) == fold(name)), None)
+
+    def _find_in_document(self, name: str) -> object:
+        """The value of a keyword in the document of the description; None: it has none there."""
+        keyword = keywords.find_keyword(name)
+        return None if keyword is None else documents.read_stated(self.body, keyword.name)
 
 
 def _multiply(old: float, factor: float) -> int | float:

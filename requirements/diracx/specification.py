@@ -14,7 +14,7 @@ from requirements.diracx import tag_expression
 from requirements.diracx.cpu_levels import LEVELS
 from requirements.errors import did_you_mean
 from requirements.images import CONTAINERS
-from requirements.quantities import DETAILS
+from requirements.quantities import DETAILS, QUANTITIES
 
 #: Attribute and message.
 Conflict = tuple[str, str]
@@ -61,6 +61,8 @@ _OF_FIELDS: Final[Mapping[str, re.Pattern[str]]] = {
 
 #: What a job has only if it states it.
 _WITHOUT_DEFAULT: Final = frozenset({"cpu_time", "gpus"})
+#: What only jobs have that require GPUs.
+_OF_GPUS: Final = frozenset((*(each.upper for each in QUANTITIES), *(each.name for each in DETAILS)))
 #: Attributes whose default depends on what else a job states.
 CONDITIONAL_DEFAULTS: Final = _WITHOUT_DEFAULT.union(*_TOGETHER)
 #: The name of the document in descriptions.
@@ -72,17 +74,31 @@ def complete(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str
 
     It has no length but that of the specification, and runs on no pilot with GPUs unless it requires one.
     """
-    unfit = set(_WITHOUT_DEFAULT).union(*(group for group in _TOGETHER if not group.isdisjoint(stated)))
-    fitting = {name: value for name, value in defaults.items() if name not in unfit}
-    if _has_own_architecture(stated.get("tag_expression", "")):
-        fitting |= {"architecture": "", "cpu_level": ""}
+    fitting = select_defaults(stated, defaults)
     architecture = stated.get("architecture") or fitting.get("architecture", NO_ARCHITECTURE)
-    replaces_level = architecture == "x86_64" and stated.get("cpu_features")
-    if replaces_level or fitting.get("cpu_level") not in LEVELS.get(architecture, ()):
-        fitting.pop("cpu_level", None)
     gpus_max = 0 if "gpus" not in stated else None if stated["gpus"] else MOST_GPUS
     unstated = {"cpu_time": None, "system": SYSTEM, "architecture": architecture, "gpus_max": gpus_max}
     return unstated | fitting | dict(stated)
+
+
+def select_defaults(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The defaults of a VO, by attribute, that nothing excludes of what a job states."""
+    unfit = set(_WITHOUT_DEFAULT).union(*(group for group in _TOGETHER if not group.isdisjoint(stated)))
+    if not stated.get("gpus"):
+        unfit |= _OF_GPUS
+    fitting = {name: value for name, value in defaults.items() if name not in unfit}
+    is_own = _has_own_architecture(stated.get("tag_expression", fitting.get("tag_expression", "")))
+    if is_own:
+        fitting["architecture"] = ""
+    architecture = stated.get("architecture") or fitting.get("architecture", NO_ARCHITECTURE)
+    is_x86 = architecture == "x86_64"  # where a level and features exclude each other
+    replaces_level = is_x86 and stated.get("cpu_features")
+    if replaces_level or fitting.get("cpu_level") not in LEVELS.get(architecture, ()):
+        fitting.pop("cpu_level", None)
+    has_level = stated.get("cpu_level") or "cpu_level" in fitting
+    if is_own or (is_x86 and has_level) or architecture != defaults.get("architecture", architecture):
+        fitting.pop("cpu_features", None)
+    return fitting
 
 
 def find_conflicts(asked: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -125,8 +141,10 @@ def format_version(number: int) -> str:
 def _check_architecture(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     name, level, features = (asked.get(each) for each in ("architecture", "cpu_level", "cpu_features"))
     if _has_own_architecture(asked.get("tag_expression", "")):
-        if name:
-            yield "architecture", f"{name}: the tags require an architecture as well, only one may"
+        stated = {"architecture": name, "cpu_level": level, "cpu_features": ", ".join(features or ())}
+        for attribute, value in stated.items():
+            if value:
+                yield attribute, f"{value}: the tags require an architecture as well, only one may"
         return
     if not name or name == NO_ARCHITECTURE:
         yield "architecture", "is missing, and the VO has no default: x86_64 or aarch64, or a tag arch:NAME"
@@ -145,6 +163,8 @@ def _check_architecture(asked: Mapping[str, Any]) -> Iterator[Conflict]:
 def _check_gpus(asked: Mapping[str, Any]) -> Iterator[Conflict]:
     least, most = asked.get("gpus") or 0, asked.get("gpus_max")
     details = [each.name for each in DETAILS]
+    if most and asked.get("gpus") is None:
+        yield "gpus", f"is missing beside at most {most}; 0 also allows pilots without any"
     if most is not None and least > most:
         yield "gpus_max", f"{most} is less than {least}, which it requires"
     known = (asked.get("gpu_vendor") or GPU_VENDORS[0]) in GPU_VENDORS

@@ -122,7 +122,7 @@ def job_need(
     """Determine the resources to allot to a job: the service's numbers if it sent any, else its own."""
     said = {name.lower(): value for name, value in description.items()}
     return JobNeed(
-        processors=processors or _number(said.get("numberofprocessors")) or 1,
+        processors=processors or read_number(said.get("numberofprocessors")) or 1,
         ram_mb=ram_mb,
         gpus=gpus or 0,
         whole_node=said.get("wholenode") is True,
@@ -134,9 +134,14 @@ def find_scratch(description: Mapping[str, Any]) -> int | None:
     """MB of local disk that a job requires, by its document or its keyword; None: it states none."""
     document = description.get("requirements")
     section = document.get("io") if isinstance(document, Mapping) else None
-    stated = _number(section.get("scratch_mb")) if isinstance(section, Mapping) else None
-    return stated or _number({name.lower(): value for name, value in description.items()}.get("minscratch"))
+    stated = read_number(section.get("scratch_mb")) if isinstance(section, Mapping) else None
+    return stated or read_number(
+        {name.lower(): value for name, value in description.items()}.get("minscratch")
+    )
 
 
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def read_number(value: object) -> int | None:
+    """A number above 0 of a description, also one that is written as 4000.0; None: it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return int(value) if value > 0 else None

@@ -95,10 +95,9 @@ def model_gpus(job: Mapping[str, Any], node: Mapping[str, Any]) -> bool:
         return False
     if not count:
         return True
-    if not gpu["count"]["min"]:  # both halves of the consent
-        return "gpu:opportunistic-cpu-ok" in node["tags"] and "gpu:opportunistic-cpu-ok" in job.get(
-            "tags", ""
-        )
+    consent = "gpu:opportunistic-cpu-ok"
+    if not gpu["count"]["min"] and not (consent in node["tags"] and consent in job.get("tags", "")):
+        return False
     return (
         node["gpu"]["vendor"] == gpu["vendor"]
         and int(node["gpu"]["arch"][3:]) >= int(gpu["arch"][3:])

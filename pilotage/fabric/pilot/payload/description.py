@@ -54,9 +54,9 @@ def read_description(body: Mapping[str, Any]) -> PayloadDescription:
         environment=_environment(said.get("executionenvironment", said.get("environment"))),
         input_files=tuple(name for name in _texts(said.get("inputsandbox")) if _is_file(name)),
         output_sandbox=_texts(said.get("outputsandbox")),
-        wall_time=_number(said.get("maxwallclocktime")),
-        max_ram=_number(said.get("maxram")),
-        cpu_time=_number(said.get("cputime")),
+        wall_time=allotment.read_number(said.get("maxwallclocktime")),
+        max_ram=allotment.read_number(said.get("maxram")),
+        cpu_time=allotment.read_number(said.get("cputime")),
         image=str(said.get("image") or "").strip(),
         memory_limit=_memory_limit(document),
         scratch=allotment.find_scratch(body),
@@ -71,7 +71,9 @@ def _memory_limit(document: object) -> tuple[int, int] | None:
     memory = _section(_section(document, "cpu"), "ram_mb")
     requested, limit = _section(memory, "request"), _section(memory, "limit")
     overhead, per_core = (
-        2 * (_number(requested.get(part)) or 0) if limit.get(part) is None else _number(limit[part]) or 0
+        2 * (allotment.read_number(requested.get(part)) or 0)
+        if limit.get(part) is None
+        else allotment.read_number(limit[part]) or 0
         for part in ("overhead", "per_core")
     )
     return (overhead, per_core) if overhead or per_core else None
@@ -130,12 +132,6 @@ def _texts(value: object) -> tuple[str, ...]:
 def _is_file(name: str) -> bool:
     """Whether an entry of InputSandbox names a file in the archive, not an archive or a logical file."""
     return not name.upper().startswith(("LFN:", "SB:", "SHA256:"))
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return int(value) if value > 0 else None
 
 
 class NotFound(Exception):

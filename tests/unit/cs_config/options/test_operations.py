@@ -249,6 +249,10 @@ def test_the_default_of_a_keyword_with_several_values_may_be_a_list(declared: st
         ("CPUTime: {default: 1000.5}", "CPUTime/default: 1000.5, allowed is a whole number"),
         ("Tags: {default: 'a b'}", "Tags/default: 'a b' is not a valid name"),
         (
+            "CPULevel: {default: x86-64-v3}, CPUFeatures: {default: [aes]}",
+            "CPUFeatures/default: beside the default of CPULevel, x86-64-v3: a job has one of the two",
+        ),
+        (
             "Retry: {default: '137: Memry x 1.5'}",
             "Retry/default: '137: Memry x 1.5': Memry is no keyword, and is not declared, did",
         ),

@@ -1,11 +1,14 @@
 """Other values in a stored description: keywords, parts of its Requirements, and what is said of them."""
 
+import json
+
 import pytest
 
 from cs_config import validate
 from cs_config.options import keywords
 from cs_config.options.operations import options_for
 from optimizers.description import changes
+from optimizers.description.description import parse_description
 from requirements.errors import InvalidJob
 
 OPTIONS = options_for(
@@ -51,6 +54,67 @@ def test_a_keyword_that_only_the_requirements_state_is_changed_there(
 ) -> None:
     found = changes.change_body(before, wanted, OPTIONS)
     assert (found.body, found.note) == (after, note)
+
+
+RAM = {"request": {"overhead": 1000, "per_core": 500}, "limit": {"overhead": 1200, "per_core": 500}}
+DOCUMENT = {
+    "Executable": "a.sh",
+    "requirements": {
+        "wall_time": 60,
+        "cpu": {
+            "num_cores": {"min": 1, "max": 8},
+            "ram_mb": RAM,
+            "architecture": {"name": "aarch64", "profile": "armv8.0-a"},
+        },
+    },
+    "banned_sites": ["A"],
+}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "note"),
+    [
+        ({"walltime": 120}, "requirements/wall_time 60 → 120"),
+        (
+            {"CPULevel": "armv8.1-a"},
+            "requirements/cpu/architecture/profile armv8.0-a → armv8.1-a",
+        ),
+        ({"MaxNumberOfProcessors": None}, "requirements/cpu/num_cores/max 8 → none"),
+        ({"BannedSites": ["A", "B"]}, "banned_sites A → A, B"),
+        ({"BannedSites": None}, "banned_sites A → none"),
+        ({"MinScratch": 100}, "MinScratch none → 100"),
+        (
+            {"MinRAM": 1500},
+            (
+                "requirements/cpu/ram_mb/request/overhead 1000 → 1500,"
+                " requirements/cpu/ram_mb/limit/overhead 1200 → 1800"
+            ),
+        ),
+        ({"MinRAMPerCore": 400}, "requirements/cpu/ram_mb/request/per_core 500 → 400"),
+    ],
+)
+def test_what_a_document_states_is_changed_in_it(wanted: dict[str, object], note: str) -> None:
+    before = json.dumps(DOCUMENT)
+    found = changes.change_body(DOCUMENT, wanted, OPTIONS)
+    assert found.note == note
+    assert json.dumps(DOCUMENT) == before
+    [name] = wanted
+    keyword = keywords.find_keyword(name)
+    assert keyword is not None
+    read = parse_description(found.body, OPTIONS)
+    assert read.states(keyword.attribute) == (wanted[name] is not None)
+    if wanted[name] is not None:
+        assert getattr(read, keyword.attribute) == keyword.read(wanted[name])
+    assert changes.change_body(found.body, wanted, OPTIONS).note == ""
+
+
+def test_a_limit_grows_from_nothing_requested_as_well() -> None:
+    ram = {"request": {"overhead": 0, "per_core": 5}, "limit": {"overhead": 100, "per_core": 5}}
+    body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": {"ram_mb": ram}}}
+    found = changes.change_body(body, {"MinRAM": 300}, OPTIONS)
+    assert found.note.endswith("limit/overhead 100 → 300")
+    within = changes.change_body(body, {"MinRAM": 50}, OPTIONS)
+    assert within.note == "requirements/cpu/ram_mb/request/overhead 0 → 50"
 
 
 @pytest.mark.parametrize(

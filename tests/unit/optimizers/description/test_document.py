@@ -107,6 +107,73 @@ def test_what_it_leaves_out_has_the_defaults_of_the_vo_that_fit() -> None:
     assert ask({"ram_mb": {"request": {"overhead": 0, "per_core": 9}, "limit": {"overhead": 9}}}).min_ram == 0
 
 
+def test_defaults_that_what_it_states_excludes_are_left_out() -> None:
+    vo = options(
+        "Architecture: {default: x86_64}, CPUFeatures: {default: [avx2]}, MaxGPUs: {default: 4},"
+        " GPUVendor: {default: nvidia}, GPUMemory: {default: 8000}"
+    )
+
+    def ask(architecture: Mapping[str, Any], **beside: object) -> RequirementClass:
+        written = {"wall_time": 9, "cpu": {"architecture": architecture}, **beside}
+        return derive(parse_description({"executable": "x", "requirements": written}, vo), vo)
+
+    plain = ask({})
+    assert (plain.architecture, plain.cpu_features) == ("x86_64", {"avx2"})
+    assert ask({"level": "x86-64-v3"}).cpu_features == frozenset()
+    assert ask({"required_features": ["avx512f"]}).cpu_features == {"avx512f"}
+    arm = ask({"name": "aarch64", "profile": "armv8.0-a"})
+    assert (arm.cpu_level, arm.cpu_features) == ("armv8.0-a", frozenset())
+    other = ask({}, tags="arch:ppc64le")
+    assert (other.architecture, other.cpu_features) == ("", frozenset())
+    idle = ask({}, gpu={"count": {"min": 0}}, tags="gpu:opportunistic-cpu-ok")
+    for each in (plain, arm, other, idle):
+        assert (each.gpu_vendor, each.gpu_memory_mb) == ("", 0)
+    assert (plain.gpus_max, idle.gpus_max) == (0, 65_535)
+    gpus = ask({}, gpu={"arch": "sm_80", "count": {"min": 1}})
+    assert (gpus.gpus_max, gpus.gpu_vendor, gpus.gpu_memory_mb) == (4, "nvidia", 8000)
+
+
+def test_a_default_that_does_not_count_contradicts_nothing() -> None:
+    vo = options("NumberOfProcessors: {default: 4}, MinRAM: {default: 2000}, MaxRAM: {default: 2500}")
+    ram = {"request": {"overhead": 0, "per_core": 300}, "limit": {"overhead": 0, "per_core": 310}}
+    written = asking(num_cores={"min": 8, "max": 8}, ram_mb=ram)
+    asked = derive(parse_description({"executable": "x", "requirements": written}, vo), vo)
+    assert (asked.processors_min, asked.min_ram, asked.min_ram_per_core) == (8, 0, 300)
+
+
+def test_a_default_expression_may_have_the_architecture() -> None:
+    vo = options("TagExpression: {default: 'arch:ppc64le'}")
+    read = parse_description({"executable": "x", "requirements": {"wall_time": 9, "cpu": {}}}, vo)
+    assert derive(read, vo).architecture == ""
+
+
+def test_a_limit_is_compared_with_the_default_of_the_request() -> None:
+    vo = options("MinRAM: {default: 2000}")
+    below = asking(ram_mb={"limit": {"overhead": 100, "per_core": 50}})
+    message = "100 is less than the request, 2000, its VO's default"
+    assert refuse(below, vo) == [("requirements/cpu/ram_mb/limit/overhead", message, "invalid_spec")]
+    [(place, _, _)] = refuse(asking(ram_mb={"limit": {"per_core": 3000}}), vo)
+    assert place == "requirements/cpu/ram_mb/limit/overhead"
+    enough = asking(ram_mb={"limit": {"overhead": 2000, "per_core": 0}})
+    assert derive(parse_description({"executable": "x", "requirements": enough}, vo), vo).min_ram == 2000
+    accepted = {"Executable": "x", "requirements": below}
+    assert parse_description(accepted, vo, is_accepted=True).document is not None
+
+
+def test_a_number_that_was_stored_as_a_text_is_still_read() -> None:
+    body = {"Executable": "x", "requirements": asking(wall_time="3600")}
+    assert derive(parse_description(body, OPTIONS, is_accepted=True)).wall_time == 3600
+
+
+def test_an_upper_bound_of_gpus_alone_is_refused_in_a_jdl_as_well() -> None:
+    text = JDL.replace("GPUs = 1; MaxGPUs", "MaxGPUs")
+    with pytest.raises(InvalidJob) as refused:
+        parse(text)
+    [problem] = refused.value.problems
+    assert (problem.path, problem.code) == ("GPUs", "invalid_spec")
+    assert problem.message.startswith("is missing beside at most 4; 0 also allows pilots without any")
+
+
 def test_defaults_of_its_keywords_are_for_jobs_that_follow_the_specification() -> None:
     offered = options("Architecture: {default: x86_64}, CPULevel: {default: x86-64-v2}")
     assert derive(parse('Executable = "x";', offered), offered).architecture == ""
@@ -197,6 +264,16 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
         ),
         (asking(tags="arch:ppc64le"), "cpu/architecture/name", "x86_64: the tags require an architecture as"),
         (
+            asking(arch={"level": "x86-64-v3"}, tags="arch:ppc64le"),
+            "cpu/architecture/level",
+            "x86-64-v3: the tags require an architecture as",
+        ),
+        (
+            asking(arch={"required_features": ["vsx"]}, tags="arch:ppc64le"),
+            "cpu/architecture/required_features",
+            "vsx: the tags require an architecture as",
+        ),
+        (
             asking(ram_mb={"request": {"overhead": 5}}),
             "cpu/ram_mb/limit/per_core",
             "is missing: where the request is 0",
@@ -215,12 +292,40 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
             "8.9, allowed is sm_ and a number",
         ),
         (asking(gpu={"vendor": "nvidia"}), "gpu/vendor", "nvidia: the job has no GPU"),
+        (asking(gpu={}), "gpu/count", "is missing; a job without any has no section gpu"),
+        (asking(gpu={"count": {"max": 4}}), "gpu/count/min", "is missing beside at most 4; 0 also allows"),
+        (
+            asking(gpu={"vendor": "nvidia", "arch": "sm_80", "count": {"max": 4}}),
+            "gpu/count/min",
+            "is missing beside at most 4",
+        ),
         (asking(tags="a &"), "tags", '"a &" ends where a tag, ~ or ( is needed'),
         (asking(tags="a b"), "tags", "\"a b\" has 'b' at character 3"),
         (asking(tags="site:CERN"), "tags", "site:CERN: has a field of its own, sites"),
         (asking(tags="gpu:nvidia"), "tags", "gpu:nvidia: has a field of its own"),
         (asking(tags="8Processors"), "tags", "8Processors: has a field of its own"),
         (asking(wall_time="long"), "wall_time", '"long", allowed is a whole number'),
+        (asking(wall_time="3600"), "wall_time", '"3600", allowed is a whole number'),
+        (
+            asking(ram_mb={"request": {"overhead": "512", "per_core": 256}}),
+            "cpu/ram_mb/request/overhead",
+            '"512", allowed is a whole number',
+        ),
+        (
+            asking(
+                ram_mb={
+                    "request": {"overhead": 512.0, "per_core": 1},
+                    "limit": {"overhead": 100, "per_core": 2.5},
+                }
+            ),
+            "cpu/ram_mb/limit/overhead",
+            "100 is less than the request, 512.0",
+        ),
+        (
+            asking(ram_mb={"request": {"overhead": 5, "per_core": 1}, "limit": {"overhead": 5.5}}),
+            "cpu/ram_mb/limit/overhead",
+            "5.5, allowed is a whole number from 0",
+        ),
         (asking(num_cors={"min": 1}), "cpu/num_cors", "is unknown, there are"),
         (asking(num_cores=8), "cpu/num_cores", "8, a section is needed here"),
         (

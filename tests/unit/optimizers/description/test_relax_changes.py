@@ -58,6 +58,17 @@ def test_memory_is_that_of_the_keywords_where_the_requirements_have_none():
     assert relax({"MinRAM": 3000, "Relax": ["after 1 h: Memory x 0.5"]}, 1) == {"MinRAM": 1500, "Relax": []}
 
 
+def test_what_a_document_states_may_be_less():
+    architecture = {"name": "aarch64", "profile": "armv8.0-a", "required_features": ["sve", "mte"]}
+    body = {
+        "Executable": "a.sh",
+        "requirements": {"wall_time": 60, "cpu": {"architecture": architecture}, "io": {"scratch_mb": 90}},
+        "Relax": ["after 1 h: MinScratch x 0.5, CPUFeatures without mte", "after 2 h: without CPUFeatures"],
+    }
+    assert relax(body, 1) == {"MinScratch": 45, "CPUFeatures": ["sve"], "Relax": body["Relax"][1:]}
+    assert relax(body, 2) == {"MinScratch": 45, "CPUFeatures": None, "Relax": []}
+
+
 def test_rules_of_a_vo_pass_over_what_a_job_does_not_ask_for():
     rules = "after 1 h: without CPUModel; after 2 h: without Platform; after 3 h: Memory x 0.5"
     assert relax({"MinRAM": 3000}, 2.5, rules) is None

@@ -3,8 +3,9 @@
 import pytest
 
 from cs_config import validate
+from cs_config.options import retry_rules
 from cs_config.options.operations import options_for
-from optimizers.description import changes, retry_changes
+from optimizers.description import changes, description, retry_changes
 from requirements.classad import parser
 
 
@@ -25,6 +26,26 @@ def test_rules_parse_an_expression_once_whatever_they_change(monkeypatch):
     body = {"Executable": "a.sh", "Requirements": text}
     assert not list(retry_changes.find_unfit_rules(body, rules, options()))
     assert len(parsed) == 1
+
+
+def test_rules_change_what_a_document_states():
+    ram = {"request": {"overhead": 1000, "per_core": 500}, "limit": {"overhead": 1200, "per_core": 500}}
+    cpu = {"ram_mb": ram, "architecture": {"name": "x86_64", "level": "x86-64-v2"}}
+    body = {
+        "Executable": "a.sh",
+        "requirements": {"wall_time": 60, "cpu": cpu},
+        "banned_sites": ["LCG.A.org"],
+    }
+    text = "memory limit: Memory x 1.5, WallTime x 2, another site"
+    assert not list(retry_changes.find_unfit_rules(body, [text], options()))
+    run = retry_changes.FailedRun(site="LCG.B.org")
+    values = retry_changes.find_values(retry_rules.parse_rule(text), body, options(), run)
+    changed = changes.change_body(body, values, options()).body
+    read = description.parse_description(changed, options())
+    assert (read.min_ram_mb, read.min_ram_per_core_mb, read.wall_time) == (1500, 750, 120)
+    assert read.banned_sites == ("LCG.A.org", "LCG.B.org")
+    assert changed["requirements"]["cpu"]["ram_mb"]["limit"] == {"overhead": 1800, "per_core": 750}
+    assert sorted(changed) == ["Executable", "banned_sites", "requirements"]
 
 
 @pytest.mark.parametrize("change", ["After = 1", "without AfterPolicy", "Owner = eve"])
