@@ -11,14 +11,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
+from typing import TypeVar
 
 from pilotage.cli import errors
 from pilotage.cli.errors import REFUSED, CommandRefused
 from pilotage.fabric.pilot.node import linux
 from pilotage.fabric.pilot.service import heartbeat
+
+_Result = TypeVar("_Result")
 
 #: Signals that end a process when its current work is finished.
 _ENDINGS = (signal.SIGINT, signal.SIGTERM)
@@ -234,6 +237,52 @@ def keep_beside(target: Callable[[], None]) -> Iterator[None]:
     finally:
         place.child.terminate()
         place.child.join()
+
+
+@contextmanager
+def compute_beside(work: Callable[[], _Result]) -> Iterator[Callable[[], _Result]]:
+    """Do work in a child process during the block; yields what waits for its result, or raises its error.
+
+    The child is forked and has all that this process has read, without a copy of it; an open connection must
+    not be among it. It is interrupted as by Ctrl-C where the block ends before, and killed with this process.
+    """
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_send_result, args=(work, sender))
+    child.start()
+    sender.close()
+
+    def wait() -> _Result:
+        try:
+            error, result = receiver.recv()
+        except EOFError:
+            child.join()
+            raise CommandRefused(f"a process of this command ended with status {child.exitcode}") from None
+        if error is not None:
+            raise error
+        found: _Result = result
+        return found
+
+    try:
+        yield wait
+    finally:
+        child.terminate()
+        child.join()
+        receiver.close()
+
+
+def _send_result(work: Callable[[], object], sender: multiprocessing.connection.Connection) -> None:
+    linux.die_with_parent()
+    for each in (signal.SIGINT, signal.SIGHUP):  # they reach the whole group; the parent sends SIGTERM
+        signal.signal(each, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt, BrokenPipeError):  # the parent ends as well
+        outcome: tuple[Exception | None, object]
+        try:
+            outcome = None, work()
+        except Exception as error:  # noqa: BLE001 - raised again by the parent
+            outcome = error, None
+        sender.send(outcome)
 
 
 class ProcessSlot:

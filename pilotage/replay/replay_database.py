@@ -47,13 +47,16 @@ ADD_JOBS = insert(jobs)
 ADD_ATTEMPTS = insert(attempts)
 ADD_PILOTS = insert(pilots_table)
 _NOW = bindparam("now", type_=jobs.c.updated_at.type)
-START_ATTEMPTS = update(attempts).where(sql.is_listed(attempts.c.lease)).values(started_at=_NOW)
+START_ATTEMPTS = (
+    update(attempts).where(sql.is_listed(attempts.c.lease)).values(started_at=attempts.c.opened_at)
+)
 CLOSE_ATTEMPTS = (
     update(attempts).where(sql.is_listed(attempts.c.lease)).values(closed_at=_NOW, closed_as="finished")
 )
 _IS_LISTED = sql.is_listed(jobs.c.job_id)
+#: Their last change was the match.
 START_JOBS = (
-    update(jobs).where(_IS_LISTED).values(status=JobStatus.RUNNING.value, updated_at=_NOW, started_at=_NOW)
+    update(jobs).where(_IS_LISTED).values(status=JobStatus.RUNNING.value, started_at=jobs.c.updated_at)
 )
 END_JOBS = (
     update(jobs).where(_IS_LISTED).values(status=bindparam("the_status"), updated_at=_NOW, ended_at=_NOW)
@@ -218,12 +221,12 @@ def _to_row(
     }
 
 
-def start_jobs(conn: Connection, leases: Mapping[int, str], *, now: datetime) -> None:
-    """Record that jobs, by id, run under their leases."""
+def start_jobs(conn: Connection, leases: Mapping[int, str]) -> None:
+    """Record that jobs, by id, run under their leases since they were matched."""
     for some in sql.split_batches(leases.values()):
-        conn.execute(START_ATTEMPTS, {"ids": some, "now": now})
+        conn.execute(START_ATTEMPTS, {"ids": some})
     for ids in sql.split_batches(leases):
-        conn.execute(START_JOBS, {"ids": ids, "now": now})
+        conn.execute(START_JOBS, {"ids": ids})
 
 
 def end_jobs(conn: Connection, leases: Mapping[int, str], *, now: datetime) -> None:

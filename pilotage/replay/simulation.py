@@ -16,7 +16,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import IntEnum
 from random import Random
@@ -193,13 +193,6 @@ class _Clock:
         return self.seconds
 
 
-@dataclass(slots=True)
-class _Step:
-    """The events of one batch."""
-
-    of_kinds: defaultdict[_Event, list[Any]] = field(default_factory=lambda: defaultdict(list))
-
-
 class Simulation:
     """One replay of a day."""
 
@@ -235,6 +228,7 @@ class Simulation:
         self._stays = {job_id: number for number, job_id in enumerate(self._ids)}
         self._waiting: set[int] = set()
         self._running: dict[int, _Running] = {}
+        self._started: dict[int, str] = {}  # leases of jobs whose start is not stored yet, by id
         self._slots: dict[str, _Slot] = {}
         self._idle: dict[_Offer, dict[_Slot, None]] = {}
         self._due: set[_Offer] = set()  # of those that wait, which ask again at a known time
@@ -309,54 +303,57 @@ class Simulation:
             self._push(max(0.0, until), _Event.ENDED, job_id)
 
     def _take_step(self, until: float) -> None:
-        step = _Step()
+        of_kinds: list[list[Any]] = [[] for _ in _Event]
         while self._heap and self._heap[0][0] <= until:
             seconds, event, _, what = heapq.heappop(self._heap)
             self._clock.seconds = max(self._clock.seconds, seconds)
-            step.of_kinds[_Event(event)].append(what)
+            of_kinds[event].append(what)
             self._result.events += 1
-        asking = self._apply(step.of_kinds)
-        self._run_agents(is_due=bool(step.of_kinds[_Event.AGENTS]))
+        asking = self._apply(of_kinds)
+        self._run_agents(is_due=bool(of_kinds[_Event.AGENTS]))
         if asking:
             self._ask(asking)
-        for offer in step.of_kinds[_Event.ASKS]:
+        for offer in of_kinds[_Event.ASKS]:
             self._ask_idle(offer)
 
-    def _apply(self, of_kinds: Mapping[_Event, Sequence[Any]]) -> list[_Slot]:
+    def _apply(self, of_kinds: Sequence[Sequence[Any]]) -> list[_Slot]:
         """Change the database as the events do; the slots that ask for jobs."""
-        now = self._clock.now()
-        changes = [each for each in _Event if each < _Event.OPENED and of_kinds.get(each)]
+        now, has_changes = self._clock.now(), any(of_kinds[: _Event.OPENED])
         asking: dict[_Slot, None] = {}
-        if changes:
+        if has_changes or of_kinds[_Event.AGENTS]:
             with database.writing(self._engine) as conn:
-                for config in of_kinds.get(_Event.CONFIGURATION, ()):
+                # With the next changes, which read them, as agents do: a transaction less for each second.
+                replay_database.start_jobs(conn, self._started)
+                self._started.clear()
+                for config in of_kinds[_Event.CONFIGURATION]:
                     changed = self._change(config)
                     self._config = replay_database.store_configuration(conn, changed, now=now)
                     self._is_changed = True
                 self._tell_sites(conn, of_kinds, now)
-                asking |= dict.fromkeys(self._end(conn, of_kinds.get(_Event.ENDED, ()), now))
-                self._add(conn, of_kinds.get(_Event.CAME, ()), now)
-                self._withdraw(conn, of_kinds.get(_Event.WITHDRAWN, ()), now)
+                asking |= dict.fromkeys(self._end(conn, of_kinds[_Event.ENDED], now))
+                self._add(conn, of_kinds[_Event.CAME], now)
+                self._withdraw(conn, of_kinds[_Event.WITHDRAWN], now)
+        if has_changes:
             self._matcher.notify()
             self._stir()
-        for slot in of_kinds.get(_Event.OPENED, ()):
+        for slot in of_kinds[_Event.OPENED]:
             opened = self._slots.get(slot.stamp) or _open_slot(slot)
             self._slots[slot.stamp] = opened
             self._push(self._offset(slot.end), _Event.LEFT, opened)
             if opened.free > 0:
                 asking[opened] = None
-        for opened in of_kinds.get(_Event.LEFT, ()):
+        for opened in of_kinds[_Event.LEFT]:
             opened.is_open = False
             self._leave_idle(opened)
             self._slots.pop(opened.recorded.stamp, None)
         return [each for each in asking if each.is_open]
 
-    def _tell_sites(self, conn: Connection, of_kinds: Mapping[_Event, Sequence[Any]], now: datetime) -> None:
+    def _tell_sites(self, conn: Connection, of_kinds: Sequence[Sequence[Any]], now: datetime) -> None:
         advertised: Advertised
-        for advertised in of_kinds.get(_Event.ADVERTISED, ()):
+        for advertised in of_kinds[_Event.ADVERTISED]:
             new = Advertisement(attributes=advertised.attributes)
             reservations.accept_advertisement(conn, advertised.scope, new, now=now)
-        closed: list[Downtime] = [replace(each, downtime_id=0) for each in of_kinds.get(_Event.CLOSED, ())]
+        closed: list[Downtime] = [replace(each, downtime_id=0) for each in of_kinds[_Event.CLOSED]]
         closures.add_downtimes(conn, closed)
 
     def _end(self, conn: Connection, job_ids: Sequence[int], now: datetime) -> Iterable[_Slot]:
@@ -428,13 +425,11 @@ class Simulation:
         self._matcher.settle(results)
         self._refreshed = self._clock.seconds
         self._result.requests += len(requests)
-        leases: dict[int, str] = {}
         served = 0
         for slot, request, result in zip(slots, requests, results, strict=True):
             self._leave_idle(slot)
             jobs = result.claimed if isinstance(result, ClaimResult) else ()
             for job in jobs:
-                leases[job.job_id] = job.lease
                 self._start(slot, job)
             served += bool(jobs)
             reason = None
@@ -446,9 +441,6 @@ class Simulation:
                 self._wait(slot, STEP)
             elif not jobs:
                 self._wait(slot, None if reason == NO_TASK_QUEUE else RETRY_AFTER)
-        if leases:
-            with database.writing(self._engine) as conn:
-                replay_database.start_jobs(conn, leases, now=self._clock.now())
         return served
 
     def _start(self, slot: _Slot, job: ClaimedJob) -> None:
@@ -460,6 +452,7 @@ class Simulation:
         self._waiting.discard(job.job_id)
         self._result.starts[number] = Started(at=self._clock.now(), site=slot.place.site)
         self._running[job.job_id] = _Running(slot=slot, lease=job.lease, share=share, since=now)
+        self._started[job.job_id] = job.lease
         self._push(now + self._seconds[number], _Event.ENDED, job.job_id)
 
     def _wait(self, slot: _Slot, seconds: float | None) -> None:

@@ -79,9 +79,7 @@ def replay(
     if change is not None:
         for _, config in day.configurations:
             change(config)  # an error of it is known at once
-    as_it_was = _run(day, "as it was", None, seed, deadline)
-    changed = None if change is None else _run(day, "changed", change, seed, deadline)
-    found = comparison.compare(day, as_it_was, changed)
+    found = comparison.compare(day, *_replay(day, change, seed, deadline))
     for what, number in sorted(day.left_out.items()):
         output.warn(f"left out: {number:,} {what}")
     output.emit(_to_json(day, found), as_json=as_json, render=lambda: _render(day, found))
@@ -108,6 +106,15 @@ def _find_change(file: Path | None, edits: Sequence[BulkEdit]) -> Change | None:
     return apply
 
 
+def _replay(day: RecordedDay, change: Change | None, seed: int, deadline: float) -> Sequence[ReplayedDay]:
+    """The day as it was, and, at the same time in a process of its own, with a change."""
+    with process_setup.interrupted_by_signals():
+        if change is None:
+            return [_run(day, "as it was", None, seed, deadline)]
+        with process_setup.compute_beside(lambda: _run(day, "changed", change, seed, deadline)) as wait:
+            return [_run(day, "as it was", None, seed, deadline), wait()]
+
+
 def _run(day: RecordedDay, what: str, change: Change | None, seed: int, deadline: float) -> ReplayedDay:
     told = time.monotonic()
 
@@ -117,7 +124,7 @@ def _run(day: RecordedDay, what: str, change: Change | None, seed: int, deadline
             told = time.monotonic()
             output.progress_console().print(f"{what}: {100 * part:.0f} % of the time is replayed")
 
-    with process_setup.interrupted_by_signals(), replay_database.open_database() as engine:
+    with replay_database.open_database() as engine:
         return _simulate(engine, day, change, seed, progress, deadline)
 
 

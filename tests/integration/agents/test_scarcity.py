@@ -188,6 +188,26 @@ def test_the_only_slots_for_some_jobs_do_not_go_to_others_of_their_owner(
     assert _draw(engine, matching, LONG) == common
 
 
+@pytest.mark.parametrize("config", [KEEPING, OFF])
+def test_a_request_for_several_jobs_gets_those_without_other_slots_first(
+    engine: Engine, now: datetime, config: Configuration
+) -> None:
+    _note_answers(engine, now - HOUR)
+    rare, common = _add(engine, now, 58, asked=RARE), _add(engine, now, 200)
+    _run_agent(engine, now, config)
+    matching = matcher(engine, now, config)
+    given: list[list[int]] = []
+    for _ in range(17):
+        [found] = matching.serve([request(count=4, NumberOfProcessors=4, **at(ELSEWHERE))])
+        assert isinstance(found, ClaimResult), found
+        with database.reading(engine) as conn:
+            given.append([task_queue_of(conn, job.job_id) for job in found.claimed])
+    if config is KEEPING:
+        assert given == [[rare] * 4] * 14 + [[rare] * 2 + [common] * 2] + [[common] * 4] * 2
+    else:
+        assert [common] * 4 in given[:14]
+
+
 def test_another_owners_chance_stays(engine: Engine, now: datetime) -> None:
     _note_answers(engine, now - HOUR)
     _add(engine, now, 200, asked=RARE)

@@ -34,6 +34,7 @@ from taskqueue.schema.tables import (
     attempts,
     day_records,
     job_log,
+    jobs,
     metadata,
     pool_mappings,
     requirement_classes,
@@ -100,6 +101,13 @@ def edited(edit: Callable[[dict[str, Any]], None]) -> Callable[[Configuration], 
     return change
 
 
+def _close(site: str) -> Callable[[Configuration], Configuration]:
+    def close(tree: dict[str, Any]) -> None:
+        tree["Resources"]["Sites"][site]["Enabled"] = False
+
+    return edited(close)
+
+
 def find(figures: list[ComparedFigure], figure: Figure, by: str) -> ComparedFigure:
     return next(each for each in figures if (each.by, each.figure) == (by, figure))
 
@@ -152,13 +160,8 @@ def test_a_replay_with_the_same_seed_is_the_same_in_each_process(recorded: Path,
 
 def test_a_change_has_an_effect_beyond_the_error(installation: Engine) -> None:
     day = read(installation)
-    sites = sorted({each.site for each in day.slots})
-    closed = sites[0]
-
-    def close(tree: dict[str, Any]) -> None:
-        tree["Resources"]["Sites"][closed]["Enabled"] = False
-
-    changed = replay(day, change=edited(close))
+    closed, *_ = sorted({each.site for each in day.slots})
+    changed = replay(day, change=_close(closed))
     assert not [each for each in changed.starts if each is not None and each.site == closed]
     figures = comparison.compare(day, replay(day), changed)
     of_site = next(each for each in figures if (each.by, each.name) == ("site", closed))
@@ -199,6 +202,22 @@ def test_slots_keep_the_jobs_that_they_have_when_the_day_begins(installation: En
         for each in day.held
     )
     assert replayed.busy >= 0.99 * held
+
+
+def test_jobs_run_since_they_were_matched(installation: Engine) -> None:
+    day = read(installation)
+    with replay_database.open_database() as engine:
+        replayed = Simulation(engine, day).run()
+        with database.reading(engine) as conn:
+            columns = jobs.c.status, jobs.c.started_at, attempts.c.opened_at, attempts.c.started_at
+            rows = conn.execute(select(*columns).join(attempts, attempts.c.job_id == jobs.c.job_id)).all()
+    starts = sorted(each.at for each in replayed.starts if each is not None)
+    assert sorted(row.opened_at for row in rows) == starts
+    # Those of the end are not stored any more: nothing reads them.
+    stored = [tuple(row) for row in rows if row.opened_at < day.end - timedelta(seconds=30)]
+    assert len(stored) > 30
+    assert {status for status, *_ in stored} == {"Running", "Done"}
+    assert all(began == opened == running for _, began, opened, running in stored)
 
 
 def test_what_retention_has_removed_is_derived_from_the_descriptions(installation: Engine) -> None:
@@ -324,11 +343,24 @@ def _command(recorded: Path) -> tuple[str, ...]:
     return "replay", "--database-url", f"sqlite:///{recorded}", "--from", begin, "--for", "1h"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+_CHANGE = "--set", "Operations/lhcb/JobScheduling/Scarcity=owner"
+
+
+@pytest.mark.parametrize(
+    ("ending", "change"),
+    [
+        *((each, ()) for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)),
+        *((each, _CHANGE) for each in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_a_replay_that_is_ended_leaves_nothing(
-    recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: signal.Signals
+    recorded: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: signal.Signals,
+    change: tuple[str, ...],
 ) -> None:
-    words = _command(recorded)
+    words = *_command(recorded), *change
     left = tmp_path / "temporary"
     left.mkdir()
     environment = os.environ | {"TMPDIR": str(left), "PILOTAGE_HOME": str(tmp_path)}
@@ -345,12 +377,27 @@ def test_a_replay_that_is_ended_leaves_nothing(
     assert not list(left.iterdir())
 
 
+def test_both_replays_of_the_command_are_those_of_one_alone(
+    installation: Engine, recorded: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run at the same time, each in a process of its own."""
+    monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
+    day = read(installation)
+    closed, *_ = sorted({each.site for each in day.slots})
+    expected = comparison.compare(day, replay(day), replay(day, change=_close(closed)))
+    status, said, _ = run(*_command(recorded), "--set", f"Resources/Sites/{closed}/Enabled=false", "--json")
+    assert status == 0
+    found = [(each["recorded"], each["replayed"], each["changed"]) for each in json.loads(said)["figures"]]
+    assert found == [(each.recorded, each.replayed, each.changed) for each in expected]
+    assert any(replayed != changed for _, replayed, changed in found)
+
+
 def test_the_command_compares_a_day_with_a_changed_one(
     recorded: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PILOTAGE_HOME", str(tmp_path))
     words = _command(recorded)
-    status, said, _ = run(*words, "--set", "Operations/lhcb/JobScheduling/Scarcity=owner")
+    status, said, _ = run(*words, *_CHANGE)
     assert status == 0
     heading, *rows = said.splitlines()
     assert heading.split("\t") == [
