@@ -502,9 +502,9 @@ def count_recent_pilots(
     conn: Connection, address: QueueAddress, vos: Collection[str], now: datetime
 ) -> Iterator[str]:
     """The number of recent requests from a queue, one text per VO."""
-    minutes, silent = LATELY // timedelta(minutes=1), pilots.count_silent(conn, now=now)
+    minutes, silent = LATELY // timedelta(minutes=1), pilots.count_silent_at(conn, address, now=now)
     for vo in sorted(vos):
-        if number := silent.get((vo, address)):
+        if number := silent.get(vo):
             one, many = "pilot of {} runs here and never reached", "pilots of {} run here and never reached"
             yield f"{format_count(number, one.format(vo), many.format(vo))} the service"
         seen = pilots.count_by_queue(conn, vo, since=now - LATELY).get(address)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, insert, or_, select, text, update
 from sqlalchemy.sql.dml import Update
 
 from cs_config.tree.address import QueueAddress
 from requirements.states import PILOT_ACTIVE, PILOT_ENDS, PilotStatus, pilot_may_become
 from taskqueue.db import sql
 from taskqueue.errors import IdempotencyConflict, IllegalTransition, PilotNotFound, QuotaExceeded
-from taskqueue.schema.tables import attempts, pilot_outputs
+from taskqueue.schema.tables import NOT_ASKED, attempts, pilot_outputs
 from taskqueue.schema.tables import pilots as table
 
 # No IN: its list is made for each execution, so that no statement for many rows can have one.
@@ -483,17 +483,19 @@ def count_by_queue(conn: Connection, vo: str, *, since: datetime) -> Mapping[Que
 SILENT_AFTER: Final = timedelta(minutes=10)
 #: Places of silent pilots that are read, those with the most first.
 _MOST_SILENT: Final = 1_000
-#: By the index over status and time: of those that run, few never asked.
-SILENT = (
-    select(table.c.vo, *_QUEUE, func.count().label("pilots"))
-    .where(
-        table.c.status == PilotStatus.RUNNING.value,
-        table.c.last_seen_at.is_(None),
-        table.c.updated_at <= bindparam("before", type_=table.c.updated_at.type),
-    )
-    .group_by(table.c.vo, *_QUEUE)
-    .order_by(func.count().desc(), table.c.vo, *_QUEUE)
-    .limit(_MOST_SILENT)
+_SILENT_PILOTS = func.count().filter(table.c.updated_at <= bindparam("before", type_=table.c.updated_at.type))
+#: The time is no condition of the search: SQLite would read all that run, by the index over status and time.
+_SILENT = (
+    select(table.c.vo, *_QUEUE, _SILENT_PILOTS.label("pilots"))
+    .where(text(NOT_ASKED), table.c.last_seen_at.is_(None))
+    .group_by(*_QUEUE, table.c.vo)
+    .having(_SILENT_PILOTS > 0)
+)
+SILENT = _SILENT.order_by(_SILENT_PILOTS.desc(), table.c.vo, *_QUEUE).limit(_MOST_SILENT)
+SILENT_AT = _SILENT.where(
+    table.c.site == bindparam("the_site"),
+    table.c.ce == bindparam("the_ce"),
+    table.c.queue == bindparam("the_queue"),
 )
 
 
@@ -501,6 +503,13 @@ def count_silent(conn: Connection, *, now: datetime) -> Mapping[tuple[str, Queue
     """Pilots that run, as their directors report, and never reached the service, by VO and queue."""
     rows = conn.execute(SILENT, {"before": now - SILENT_AFTER})
     return {(row.vo, QueueAddress(site=row.site, ce=row.ce, queue=row.queue)): row.pilots for row in rows}
+
+
+def count_silent_at(conn: Connection, queue: QueueAddress, *, now: datetime) -> Mapping[str, int]:
+    """The same of one queue, by VO."""
+    place = {"the_site": queue.site, "the_ce": queue.ce, "the_queue": queue.queue}
+    rows = conn.execute(SILENT_AT, {"before": now - SILENT_AFTER, **place})
+    return {row.vo: row.pilots for row in rows}
 
 
 #: Of all VOs: a search for one of them at one site would read its pilots there that have ended.

@@ -70,6 +70,9 @@ def _index_where(condition: str, name: str, *columns: str | folded_name, unique:
 _FINAL = ", ".join(f"'{status}'" for status in sorted(FINAL))
 #: Partial-index conditions on status. SQLite uses the index only if the query repeats the condition.
 ENDED, LIVING = f"status IN ({_FINAL})", f"status NOT IN ({_FINAL})"
+#: The same of pilots that have not requested jobs yet. Not by `last_seen_at`: PostgreSQL would then write all
+#: indexes of a pilot whenever that changes, each minute (no HOT update).
+NOT_ASKED = "status = 'Running' AND processors IS NULL"
 
 #: Job descriptions, one row for all jobs of a submission that share it (parametric jobs).
 descriptions = _table(
@@ -755,6 +758,8 @@ pilots = _table(
     Index("ix_pilots_vo_site", "vo", "site"),
     _index_where("node <> ''", "ix_pilots_node", "site", "node"),
     Index("ix_pilots_site_asked_at", "site", "asked_at"),  # what pilots of a site's queues had lately
+    # `status` is constant there: without it SQLite takes the index over status and time, for all that run.
+    _index_where(NOT_ASKED, "ix_pilots_not_asked", "status", "site", "ce", "queue", "vo"),
 )
 
 #: The hardware that pilots had when they asked for jobs, by site: some hundred different shapes of each.

@@ -280,7 +280,10 @@ def test_jobs_that_a_first_release_left_run_to_their_end_after_the_upgrade(
 
 
 #: What migrations add to tables that may have many rows.
-_LATER_INDEXES = ["ix_descriptions_relax_after", "ix_descriptions_sandbox", "ix_pilots_site_asked_at"]
+_LATER_INDEXES = [
+    *("ix_descriptions_relax_after", "ix_descriptions_sandbox"),
+    *("ix_pilots_not_asked", "ix_pilots_site_asked_at"),
+]
 _DESCRIPTION = "INSERT INTO descriptions (source, body, sandbox) VALUES ('', '{}', 'd')"
 _PILOT = """
 INSERT INTO pilots (stamp, vo, status, status_reason, site, ce, queue, submitted_by, jobs, created_at,

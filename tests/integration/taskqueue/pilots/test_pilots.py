@@ -1,9 +1,10 @@
 """Pilots: registered with intent, followed by what their batch system and they themselves say."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, delete
+from sqlalchemy import Connection, Engine, delete, event
 
 from cs_config.tree.address import QueueAddress
 from requirements.states import PilotStatus, pilot_may_become
@@ -184,3 +185,74 @@ def test_pilots_that_asked_lately_count_also_if_they_have_ended(engine: Engine, 
         assert pilots.count_by_queue(conn, "lhcb", since=now - hour) == {
             QUEUE: pilots.QueueActivity(asked=2, coming=1)
         }
+
+
+ELSEWHERE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="short")
+
+
+def _run(
+    conn: Connection, stamp: str, since: datetime, *, vo: str = "lhcb", at: QueueAddress = QUEUE
+) -> None:
+    """A pilot that its director has reported to run since then."""
+    pilots.register(conn, stamp=stamp, vo=vo, queue=at, submitted_by="director", now=since)
+    pilots.set_status(conn, stamp, P.RUNNING, now=since)
+
+
+def _ask(conn: Connection, stamp: str, now: datetime, *, processors: int | None) -> None:
+    """The first contact of a pilot: a request for jobs, which has the processors of its slot, or another."""
+    first = pilots.FirstRequest(stamp=stamp, vo="lhcb", queue=QUEUE, processors=processors)
+    pilots.bind_queues(conn, [first], now=now)
+
+
+def test_silent_are_those_that_run_for_long_and_never_came(engine: Engine, now: datetime) -> None:
+    """Each by its VO and queue; one that came for something else than jobs has a way to the service too."""
+    before = now - pilots.SILENT_AFTER
+    with database.writing(engine) as conn:
+        for stamp in ("silent", "silent too", "asks", "came", "ended"):
+            _run(conn, stamp, before)
+        _run(conn, "just begun", before + timedelta(seconds=1))
+        _run(conn, "of another VO", before, vo="cms")
+        _run(conn, "elsewhere", before, at=ELSEWHERE)
+        _register(conn, "waits", before)
+        _ask(conn, "asks", now, processors=8)
+        _ask(conn, "came", now, processors=None)
+        pilots.set_status(conn, "ended", P.FAILED, now=before)
+        assert pilots.count_silent_at(conn, QUEUE, now=now) == {"lhcb": 2, "cms": 1}
+        assert pilots.count_silent_at(conn, ELSEWHERE, now=now) == {"lhcb": 1}
+        found = pilots.count_silent(conn, now=now)
+        assert found == {("lhcb", QUEUE): 2, ("cms", QUEUE): 1, ("lhcb", ELSEWHERE): 1}
+        assert next(iter(found)) == ("lhcb", QUEUE), "those with the most first: the rest may not be read"
+
+
+def test_silent_pilots_are_found_without_going_through_those_that_run(engine: Engine, now: datetime) -> None:
+    plans = list[str]()
+    how = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+
+    def explain(_conn: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "FROM pilots" in statement:
+            cursor.execute(f"{how} {statement}", values)
+            plans.append("\n".join(str(row[-1]) for row in cursor.fetchall()))
+
+    with database.writing(engine) as conn:
+        _run(conn, "silent", now - timedelta(hours=1))
+        for number in range(300):
+            _run(conn, f"asks {number}", now - timedelta(hours=1))
+            _ask(conn, f"asks {number}", now, processors=8)
+        if how == "EXPLAIN":  # a table of few pages is read whole if that is allowed
+            conn.exec_driver_sql("ANALYZE pilots")
+            conn.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        event.listen(engine, "before_cursor_execute", explain)
+        assert pilots.count_silent(conn, now=now) == {("lhcb", QUEUE): 1}
+        assert pilots.count_silent_at(conn, QUEUE, now=now) == {"lhcb": 1}
+    assert len(plans) == 2
+    for plan in plans:
+        assert "ix_pilots_not_asked" in plan
+        assert "SCAN pilots" not in plan
+
+
+def test_no_index_has_the_time_of_the_latest_contact() -> None:
+    """It changes each minute: PostgreSQL would write a row of every index of the table (no HOT update)."""
+    for index in pilots.table.indexes:
+        condition = str(index.dialect_options["postgresql"]["where"])
+        assert "last_seen_at" not in {each.name for each in index.columns}
+        assert "last_seen_at" not in condition
