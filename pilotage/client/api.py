@@ -89,6 +89,8 @@ def wait_out(
 Json = dict[str, Any]
 #: Answers of a service, or of a proxy before it, that is overloaded or not up.
 _PASSING: Final = frozenset({429, 502, 503, 504})
+#: Bytes of a list of keys that are read.
+_MOST_KEYS: Final = 64 << 10
 #: By these a service refuses whoever asks.
 _ABOUT_THE_TOKEN: Final = frozenset({401, 403})
 
@@ -197,6 +199,15 @@ class ServiceClient:
                 return True
         except (ServiceAway, ApiError):
             return False
+
+    def read_key_ids(self) -> frozenset[str]:
+        """The ids of the keys by which tokens of the installation are verified; empty: of no service."""
+        with self._http.open("GET", "/.well-known/jwks.json", root="") as response:
+            text = response.read(_MOST_KEYS)
+        try:
+            return frozenset(str(each["kid"]) for each in json.loads(text)["keys"])
+        except (ValueError, KeyError, TypeError):
+            return frozenset()
 
     def upload_sandbox(self, archive: BinaryIO, *, vo: str | None = None) -> str:
         """Store a tar archive, read from where it stands, for the token's VO or `vo`; return its name."""

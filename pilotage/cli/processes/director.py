@@ -20,6 +20,7 @@ from pilotage.cli import options, output, settings
 from pilotage.cli.processes import site_process
 from pilotage.cli.processes.token_file import TokenFile
 from pilotage.cli.settings import Settings
+from pilotage.client import api
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric import bundle, node_script
 from pilotage.fabric.batch.settings import Connections
@@ -84,6 +85,11 @@ def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
         )
     except ValueError as error:
         raise InvalidDirector([Problem(path="authorities, proxy", message=str(error))]) from None
+
+
+def _read_key_ids(described: DirectorFile, url: str) -> frozenset[str]:
+    with ServiceClient(url, "", authorities=described.authorities, proxy=described.proxy) as client:
+        return client.read_key_ids()
 
 
 def pilot_script(
@@ -160,9 +166,10 @@ class DirectorProcess:
         ]
 
     def check(self) -> Mapping[str, str]:
-        """Check the queues, what is stated of them, and the batch systems with their directories."""
+        """Check the queues, what is stated of them, the address for pilots, and the batch systems."""
         with open_director(self.find_tree_queues(needs_all=True)) as made:
             self._require_slots(made, with_unknown=True)
+            self._require_own_service()
             return made.check_systems()
 
     def run_once(self) -> DirectorSummary:
@@ -220,6 +227,34 @@ class DirectorProcess:
                     for each in wrong
                 ]
             )
+
+    def _require_own_service(self) -> None:
+        """Refuse a `pilot_url` where another server answers; one that only nodes reach may be right.
+
+        No token goes there, and the service is known by its keys, of which one stays when they are changed.
+        """
+        address, url = self.described.pilot_url, self.described.url
+        if address is None or address == url:
+            return
+        try:
+            theirs, answer = _read_key_ids(self.described, address), "its keys are not those of that one"
+        except (ServiceAway, ApiError) as error:
+            if api.is_passing(error):
+                log.warning(
+                    "pilot_url: from this host, %s: pilots get jobs only if their nodes reach it: try "
+                    "`curl %s/healthz` there, and correct it in %s if that fails, too",
+                    error,
+                    address.rstrip("/"),
+                    self.file,
+                )
+                return
+            theirs, answer = frozenset(), str(error)
+        if theirs.isdisjoint(_read_key_ids(self.described, url)):
+            message = (
+                f"{address} is another server than the service at {url} (url): {answer}; state an address of "
+                "that service which nodes reach, or leave it out if they reach url"
+            )
+            raise InvalidDirector([Problem(path="pilot_url", message=message, file=str(self.file))])
 
     def _compare_slots(self, made: Director, *, is_start: bool) -> None:
         """Refuse a file whose slots are larger than their queues; later such queues just get no pilots."""

@@ -2,9 +2,11 @@
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -17,9 +19,10 @@ from pilotage.cli import process_setup
 from pilotage.cli.processes import director, site_process
 from pilotage.cli.processes.director import DirectorProcess
 from pilotage.client.api import ServiceAway
-from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue
+from pilotage.fabric.director.configuration import DirectorFile, DirectorQueue, InvalidDirector
 from pilotage.service.services import utc_now
 from tests.support.processes import PILOTAGE
+from tests.support.servers import http_servers
 from tests.support.service import Service
 
 QUEUE = "LCG.A.org/ce1/long"
@@ -97,6 +100,75 @@ def described(service: Service, directory: Path, **selection: object) -> Directo
     file = directory / "director.yaml"
     file.write_text(yaml.safe_dump(content))
     return DirectorProcess(described=director.read_director_file(file), file=file)
+
+
+class _OtherServer(BaseHTTPRequestHandler):
+    """Answers whatever it is asked with the same text, as a portal of a site does, and notes the tokens."""
+
+    answer = (404, b"<html>")
+    shown: list[str | None] = []  # noqa: RUF012 - of the one server of a test
+
+    def do_GET(self) -> None:
+        status, body = self.answer
+        self.shown.append(self.headers["Authorization"])
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def check_with(service: Service, directory: Path, pilot_url: str) -> dict[str, str]:
+    """What is wrong with the systems of a director whose pilots get this address."""
+    told = described(service, directory, site="LCG.A.org")
+    file = told.described.model_copy(update={"pilot_url": pilot_url})
+    return dict(replace(told, described=file).check())
+
+
+OTHERS: dict[str, tuple[int, bytes, str]] = {
+    "another installation": (200, b'{"keys": [{"kid": "other"}]}', "its keys are not those of that one"),
+    "a page": (200, b"<html>", "its keys are not those of that one"),
+    "no keys": (200, b'{"keys": 3}', "its keys are not those of that one"),
+    "a page that is missing": (404, b"<html>", "the service responds 404 Not Found"),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_the_check_refuses_an_address_for_pilots_where_another_server_answers(
+    kind: str, service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, body, seen = OTHERS[kind]
+    monkeypatch.setattr(_OtherServer, "answer", (status, body))
+    monkeypatch.setattr(_OtherServer, "shown", [])
+    other = HTTPServer(("127.0.0.1", 0), _OtherServer)
+    address = f"http://127.0.0.1:{other.server_port}"
+    with http_servers.answering(other), pytest.raises(InvalidDirector) as refused:
+        check_with(service, tmp_path, address)
+    told = f"pilot_url: {address} is another server than the service at {service.url} (url): {seen}"
+    assert told in str(refused.value)
+    assert _OtherServer.shown == [None], "a director's token is for its service only"
+
+
+def test_the_check_takes_another_address_of_the_service_for_pilots(
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = service.url.replace("127.0.0.1", "localhost")
+    assert other != service.url
+    assert check_with(service, tmp_path, other) == {"ce1": ""}
+    assert "pilot_url" not in caplog.text
+
+
+def test_the_check_warns_of_an_address_for_pilots_that_this_host_does_not_reach(
+    service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as nobody:  # a port that is taken, and where nobody listens
+        nobody.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        assert check_with(service, tmp_path, f"{address}/") == {"ce1": ""}
+    assert f"pilot_url: from this host, {address} cannot be reached" in caplog.text
+    assert f"try `curl {address}/healthz` there" in caplog.text
 
 
 def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Path) -> None:
