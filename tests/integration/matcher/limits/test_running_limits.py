@@ -443,6 +443,15 @@ def test_a_delay_gives_one_token_an_interval_and_a_burst_after_a_pause(engine: E
     assert given == [3, 0, 0, 1, 2, 3]
 
 
+def test_another_delay_holds_at_once(engine: Engine, now: datetime) -> None:
+    first, second, _ = _put(engine, now, 3, job_type="MC")
+    given = []
+    for seconds, delay in ((0, 1000), (0, 10), (10, 10)):
+        _pass(engine, seconds)
+        given += _ids(_ask(_matcher(engine, now, f"MatchingDelay: {{A.B.ch: {{JobType: {{MC: {delay}}}}}}}")))
+    assert given == [first, second]
+
+
 def test_clocks_of_matchers_that_differ_make_no_tokens(postgres_url: str, now: datetime) -> None:
     engine = database.connect(postgres_url)
     _put(engine, now, 20, job_type="MC")
