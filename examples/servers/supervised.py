@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 #: The command of the environment that the tests run in.
 PILOTAGE = Path(sys.executable).with_name("pilotage")
@@ -39,6 +40,14 @@ class Supervised:
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_at: float | None = None
         self.exits: list[int] = []  #: statuses of those that ended by themselves
+
+    def __enter__(self) -> Self:
+        """Start it; it is stopped at the end."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start it; the one before has ended, or was killed by others."""

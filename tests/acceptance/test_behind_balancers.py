@@ -1,9 +1,6 @@
 """Two `pilotage serve` behind HAProxy or nginx: either may be stopped or killed, and no request fails."""
 
-import json
-import os
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +14,8 @@ import pytest
 
 from examples.servers.starting import free_port, wait_until
 from tests.acceptance.campaign import site
-from tests.support.processes import PILOTAGE, Supervised
+from tests.support.installation import Installation
+from tests.support.processes import Supervised
 from tests.support.servers import balancers
 from tests.support.servers.balancers import Balancer
 from tests.support.service import NO_AUTHORITIES
@@ -33,17 +31,9 @@ class Makes(Protocol):
 class Pair:
     """Two services on one database."""
 
-    home: Path
+    installation: Installation
     services: list[Supervised]
     addresses: list[str]
-
-    def token(self, role: str, *arguments: str) -> str:
-        env = {**os.environ, "PILOTAGE_HOME": str(self.home)}
-        command = [str(PILOTAGE), "token", "--role", role, "--json", *arguments]
-        token: str = json.loads(subprocess.run(command, env=env, capture_output=True, check=True).stdout)[
-            "token"
-        ]
-        return token
 
 
 def _is_ready(url: str, verify: ssl.SSLContext = NO_AUTHORITIES) -> bool:
@@ -66,27 +56,16 @@ def _has_answered(url: str, token: str) -> bool:
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp("pair")
     (home / "resources.yaml").write_text(site.RESOURCES)
-    env = {"PILOTAGE_HOME": str(home)}
-    subprocess.run(
-        [str(PILOTAGE), "db", "upgrade"], env={**os.environ, **env}, check=True, capture_output=True
-    )
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     services = []
     with ExitStack() as stack:
+        installation = Installation(home, {"PILOTAGE_HOME": str(home)}, stack)
+        installation.run("db", "upgrade")
         for number, address in enumerate(addresses):
-            arguments = (
-                "serve",
-                "--port",
-                address.partition(":")[2],
-                "--resources",
-                str(home / "resources.yaml"),
-            )
-            service = Supervised(f"serve{number}", arguments, env=env, log=home / f"serve{number}.log")
-            service.start()
-            stack.callback(service.stop)
-            services.append(service)
+            told = ("--port", address.partition(":")[2], "--resources", str(home / "resources.yaml"))
+            services.append(installation.start(f"serve{number}", "serve", *told))
             wait_until(lambda at=address: _is_ready(f"http://{at}"))  # type: ignore[misc]
-        yield Pair(home=home, services=services, addresses=addresses)
+        yield Pair(installation, services, addresses)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +79,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_stopped(
     make: Makes, pair: Pair, tmp_path: Path
 ) -> None:
-    user, pilot = (
-        pair.token("user", "--vo", site.VO, "--user", "ada"),
-        pair.token("pilot", "--vo", site.VO, "--queue", f"{site.PLAIN}/ce/q"),
-    )
-    operator = pair.token("operator")
+    user = pair.installation.token("user", "--vo", site.VO, "--user", "ada")
+    pilot = pair.installation.token("pilot", "--vo", site.VO, "--queue", f"{site.PLAIN}/ce/q")
+    operator = pair.installation.token("operator")
     with make(tmp_path, pair.addresses) as balancer:
         verify = ssl.create_default_context(cafile=str(balancer.authority))
         wait_until(lambda: _is_ready(balancer.url, verify))

@@ -1,15 +1,14 @@
 """A director whose broker is a real Slurm: it picks the partition, and pilots find out where they are."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from examples.servers.slurm import Slurm
-from taskqueue.db import database
+from examples.servers.starting import wait_until
 from tests.support.directors_on_slurm import Field
-from tests.support.service import running
+from tests.support.service import running_on_sqlite
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -35,12 +34,10 @@ QUEUES = {f"LCG.A.org/slurm/{name}": name for name in ("short", "long")}
 
 
 @pytest.fixture
-def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG) as service:
+def field(sqlite_template: Path, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
+    with running_on_sqlite(sqlite_template, tmp_path, CONFIG) as service:
         yield Field(service, slurm, tmp_path)
         slurm.end_jobs()
-    engine.dispose()
 
 
 def ran_at(field: Field, job_id: int) -> tuple[str, str]:
@@ -56,16 +53,8 @@ def test_jobs_run_where_they_may_by_pilots_whose_queue_slurm_picked(field: Field
     anywhere = field.submit("cms", 4)
     blue = field.submit("cms", 3, Requirements={"Colour": "blue"})
     green = field.submit("cms", 1, Requirements={"Colour": "green"})
-    director = field.director()
-    director.start()
-    try:
-        deadline = time.monotonic() + 300
-        while field.open_jobs() != {"Waiting": 1}:
-            assert time.monotonic() < deadline, (field.open_jobs(), director.log.read_text()[-3000:])
-            director.keep_alive()
-            time.sleep(0.3)
-    finally:
-        director.stop()
+    with field.director() as director:
+        field.wait_until_done(director, but_waiting=1)
 
     assert {ran_at(field, job_id) for job_id in blue} == {("long", "long")}
     assert {ran_at(field, job_id) for job_id in anywhere} <= {("long", "long"), ("short", "short")}
@@ -86,11 +75,8 @@ def test_a_pilot_that_slurm_sent_to_the_wrong_place_is_given_nothing_there(field
     [blue] = field.submit("cms", 1, Requirements={"Colour": "blue"})
 
     said = field.once()
-    deadline = time.monotonic() + 300
-    while (pilot := field.pilots()[0])["status"] != "Done":
-        assert time.monotonic() < deadline, pilot
-        time.sleep(0.3)
-
     assert said["submitted"] == 1
+    wait_until(lambda: field.pilots()[0]["status"] == "Done")
+    [pilot] = field.pilots()
     assert (pilot["queue"], pilot["jobs"], pilot["empty_reason"]) == ("short", 0, "no_task_queue")
     assert field.service.operator().get(f"/api/v1/jobs/{blue}").json()["status"] == "Waiting"

@@ -1,6 +1,5 @@
 """The command line as users meet it, from `pilotage up` in a process to the output of a job."""
 
-import json
 import os
 import re
 import sqlite3
@@ -211,11 +210,6 @@ def test_a_mistake_in_a_description_is_named_with_its_line(up: Home, directory: 
     assert "wrong.jdl:3" in up.error("job", "submit", wrong, status=2)
     wrong.write_text('[ Executable = "/bin/true"; CPUTimme = 100; ]')
     assert "CPUTime" in up.error("job", "submit", wrong, status=2)
-
-
-def test_machines_get_refusals_as_json(up: Home) -> None:
-    error = json.loads(Home(up.path).run("job", "show", "999999", "--json", status=1).stderr)["error"]
-    assert error["code"] == "job_not_found"
 
 
 def test_a_token_is_minted_for_an_installation_and_not_for_a_mistyped_home(tmp_path: Path) -> None:

@@ -105,22 +105,15 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
         *("--authorities", str(authority.link_by_hash()), "--resources", str(tmp_path / "resources.yaml")),
     ]
     environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": database_url}
-    process = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
-    process.start()
-    clients = GenuineClients.make(tmp_path / "dirac", url=url, authorities=tmp_path / "certificates")
-    try:
-        deadline = time.monotonic() + PATIENCE
-        while not is_open(port):
-            assert process.is_running, process.log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+    with Supervised("door", arguments, env=environment, log=tmp_path / "door.log") as process:
+        clients = GenuineClients.make(tmp_path / "dirac", url=url, authorities=tmp_path / "certificates")
+        starting.wait_until(lambda: is_open(port, process), PATIENCE)
         yield Door(url, authority, tmp_path, clients, process)
-    finally:
-        process.stop()
     assert "Traceback" not in process.log.read_text(), process.log.read_text()
 
 
-def is_open(port: int) -> bool:
+def is_open(port: int, process: Supervised) -> bool:
+    assert process.is_running, process.log.read_text()
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -200,43 +193,6 @@ def test_a_job_of_a_genuine_client_is_run_by_a_genuine_pilot(door: Door) -> None
     for line in ('Arguments = "hello world";', 'AncestorDepth = "2";', "InputSandbox = {SB:SE|/a};"):
         assert line in jdl["Value"]
     assert (listed["Value"], other["Value"]) == ([str(job_id)], [])
-
-
-def test_a_ghost_is_killed_and_two_calls_are_one_reschedule(door: Door) -> None:
-    user, pilot = door.proxy("ada", "lhcb_user"), door.proxy("pia", "lhcb_pilot")
-    [submitted] = door.clients.call(user, ("JobManagerClient", "submitJob", JDL))
-    job_id = submitted["Value"]
-    first, second = (door.proxy("ada", "lhcb_user", f"-payload{number}") for number in (1, 2))
-    running = ("JobStateUpdateClient", "setJobStatus", job_id, "Running", "Application", "JobWrapper")
-    beat = ("JobStateUpdateClient", "sendHeartBeat", job_id, {}, {})
-    door.wait(user, job_id, "Waiting")
-    assert door.clients.call(pilot, ("MatcherClient", "requestJob", RESOURCE))[0]["OK"]
-    assert [each["Value"] for each in door.clients.call(first, running, beat)] == [None, {}]
-
-    [changed] = door.clients.call(user, ("JobManagerClient", "rescheduleJob", [job_id]))
-    assert changed["Value"] == [job_id]
-    done = ("JobStateUpdateClient", "setJobStatus", job_id, "Done", "Execution Complete", "JobWrapper")
-    late = door.clients.call(first, beat, done)
-    assert (late[0]["Value"], late[1]["OK"]) == ({"Kill": ""}, True)
-    door.wait(user, job_id, "Waiting")
-
-    assert door.clients.call(pilot, ("MatcherClient", "requestJob", RESOURCE))[0]["OK"]
-    assert door.clients.call(second, running)[0]["OK"]
-    parameter = ("JobStateUpdateClient", "setJobParameter", job_id, "Ghost", "yes")
-    assert door.clients.call(first, beat, done, parameter)[0]["Value"] == {"Kill": ""}
-    assert door.clients.call(second, beat)[0]["Value"] == {}
-
-    rescheduled = ("JobStateUpdateClient", "setJobStatus", job_id, "Rescheduled", "no disk", "JobWrapper")
-    for answer in door.clients.call(second, rescheduled, ("JobManagerClient", "rescheduleJob", job_id)):
-        assert answer["OK"], answer
-    door.wait(user, job_id, "Waiting")
-    summary, parameters = door.clients.call(
-        user,
-        ("JobMonitoringClient", "getJobSummary", job_id),
-        ("JobMonitoringClient", "getJobParameters", [job_id]),
-    )
-    assert summary["Value"]["RescheduleCounter"] == 2  # once by the user, once by the JobWrapper
-    assert parameters["Value"][str(job_id)] == {}
 
 
 def test_a_killed_payload_learns_it_and_others_see_no_jobs(door: Door) -> None:

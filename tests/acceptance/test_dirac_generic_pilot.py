@@ -94,14 +94,12 @@ def grid(sqlite_url: str, tmp_path: Path) -> Iterator[Grid]:
             *("--resources", str(tmp_path / "resources.yaml"), "--configuration", str(tmp_path / "cs.cfg")),
         ]
         environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": sqlite_url}
-        door = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
-        door.start()
         for name in ("dirac", "work"):
             (tmp_path / name).mkdir()
         genuine = GenuineDirac(
             python=dirac_package.install(), directory=tmp_path / "dirac", url=url, authorities=authorities
         )
-        try:
+        with Supervised("door", arguments, env=environment, log=tmp_path / "door.log") as door:
             starting.wait_until(lambda: "answers" in door.log.read_text(), PATIENCE)
             yield Grid(
                 genuine=genuine,
@@ -110,8 +108,6 @@ def grid(sqlite_url: str, tmp_path: Path) -> Iterator[Grid]:
                 work=tmp_path / "work",
                 asked=calls,
             )
-        finally:
-            door.stop()
         assert "Traceback" not in door.log.read_text(), door.log.read_text()
 
 

@@ -133,15 +133,11 @@ def field(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             *("--resources", str(tmp_path / "resources.yaml"), "--configuration", str(tmp_path / "cs.cfg")),
         ]
         environment = {"PILOTAGE_HOME": str(tmp_path / "home"), "PILOTAGE_DATABASE_URL": postgres_url}
-        door = Supervised("door", arguments, env=environment, log=tmp_path / "door.log")
-        door.start()
-        try:
+        with Supervised("door", arguments, env=environment, log=tmp_path / "door.log") as door:
             starting.wait_until(lambda: "answers" in door.log.read_text(), PATIENCE)
             user = make_proxy(*people["ada"], tmp_path / "ada.proxy", group="lhcb_user", days=7)
             make_proxy(*people["pia"], tmp_path / "pia.proxy", group="lhcb_pilot", days=7)
             yield Field(genuine, user, door, environment, shared)
-        finally:
-            door.stop()
         assert "Traceback" not in door.log.read_text(), door.log.read_text()
 
 

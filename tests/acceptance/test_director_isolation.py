@@ -11,10 +11,9 @@ from typing import Any
 import psutil
 import pytest
 
-from taskqueue.db import database
 from tests.support.directors_on_slurm import Field
 from tests.support.namespaces import userns, visible_directory
-from tests.support.service import running
+from tests.support.service import running_on_sqlite
 
 CONFIG = """
 Resources:
@@ -107,13 +106,11 @@ class LocalField(Field):
 
 
 @pytest.fixture
-def field(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalField]:
+def field(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalField]:
     monkeypatch.setenv("HOME", str(tmp_path))
-    engine = database.connect(sqlite_url)
-    with visible_directory() as directory, running(engine, tmp_path, CONFIG) as service:
+    with visible_directory() as directory, running_on_sqlite(sqlite_template, tmp_path, CONFIG) as service:
         yield LocalField(service, None, directory, vos=("biomed", "lhcb"))  # type: ignore[arg-type]
         end_pilots(directory)
-    engine.dispose()
 
 
 def end_pilots(directory: Path) -> None:
@@ -155,12 +152,8 @@ def test_a_job_gets_nothing_of_the_pilots_of_another_vo(field: LocalField, words
     found, _ = steal(field, words)
     assert found == FOUND_NOTHING
 
-    director = field.director()
-    director.start()
-    try:
+    with field.director() as director:
         field.wait_until_done(director)
-    finally:
-        director.stop()
     assert sorted(pilot["jobs"] for pilot in field.pilots()) == [1, 1]
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from examples.servers.slurm import Slurm
-from taskqueue.db import database
 from tests.support.directors_on_slurm import Field
 from tests.support.servers import torque
-from tests.support.service import running
+from tests.support.service import running_on_sqlite
 
 CONFIG = """
 Resources:
@@ -52,29 +51,23 @@ def _pbs(request: pytest.FixtureRequest, directory: Path) -> Mapping[str, object
         pytest.param(_pbs, marks=pytest.mark.debian("torque")),
     ]
 )
-def field(request: pytest.FixtureRequest, sqlite_url: str, tmp_path: Path) -> Iterator[CommandField]:
+def field(request: pytest.FixtureRequest, sqlite_template: Path, tmp_path: Path) -> Iterator[CommandField]:
     make: Callable[[pytest.FixtureRequest, Path], Mapping[str, object]] = request.param
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG) as service:
+    with running_on_sqlite(sqlite_template, tmp_path, CONFIG) as service:
         field = CommandField(service, None, tmp_path)  # type: ignore[arg-type]
         field.settings = make(request, tmp_path)
         field.tell({"LCG.A.org/ce01/short": "short"})
         yield field
-    engine.dispose()
 
 
 def test_jobs_are_done_once_though_the_director_is_killed(field: CommandField) -> None:
     field.submit("cms", 4)
     assert field.once()["submitted"] == 4
 
-    director = field.director()
-    try:
-        director.start()
+    with field.director() as director:
         director.kill()
         director.start()
         field.wait_until_done(director)
-    finally:
-        director.stop()
 
     pilots = field.pilots()
     assert sum(pilot["jobs"] for pilot in pilots) == 4

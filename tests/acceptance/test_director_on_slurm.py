@@ -1,6 +1,5 @@
 """`pilotage director` as a process of its own on a real Slurm, killed again and again."""
 
-import json
 import platform
 import random
 import subprocess
@@ -15,11 +14,8 @@ import yaml
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import free_port, wait_until
-from pilotage.fabric.director import targets
-from taskqueue.db import database
 from tests.support.directors_on_slurm import Field
-from tests.support.processes import PILOTAGE
-from tests.support.service import running
+from tests.support.service import running_on_sqlite
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -55,14 +51,12 @@ VOS = ("cms", "dune")
 
 
 @pytest.fixture
-def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG.replace("HERE", HERE)) as service:
+def field(sqlite_template: Path, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
+    with running_on_sqlite(sqlite_template, tmp_path, CONFIG.replace("HERE", HERE)) as service:
         field = Field(service, slurm, tmp_path, vos=VOS)
         field.tell({f"LCG.A.org/slurm/{name}": name for name in ("short", "long")})
         yield field
         slurm.end_jobs()
-    engine.dispose()
 
 
 def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_again_and_again(
@@ -72,16 +66,12 @@ def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_ag
     for vo in VOS:
         field.submit(vo, 10)
         field.submit(vo, 2, Requirements={"Architecture": HERE})
-    director = field.director()
-    try:
+    with field.director() as director:
         for _ in range(5):
-            director.start()
             time.sleep(chance.uniform(1.0, 2.2))
             director.kill()
-        director.start()
+            director.start()
         field.wait_until_done(director)
-    finally:
-        director.stop()
 
     batch_jobs, pilots = field.batch_jobs(), {pilot["stamp"]: pilot for pilot in field.pilots()}
     names = Counter(stamp for _, stamp, _ in batch_jobs)
@@ -93,34 +83,6 @@ def test_jobs_of_two_vos_are_done_once_by_pilots_of_a_director_that_is_killed_ag
     assert known.keys() <= names.keys()
     assert {pilot["vo"] for pilot in pilots.values() if pilot["jobs"]} == set(VOS)
     assert {partition for _, stamp, partition in batch_jobs if ".any." not in stamp} == {"long"}
-
-
-def test_a_batch_job_that_is_nobodys_pilot_is_ended_and_no_other(field: Field) -> None:
-    told = yaml.safe_load(field.file.read_text())
-    field.file.write_text(yaml.safe_dump({**told, "orphans": {"listings": 3, "seconds": 1}}))
-    ours = targets.new_stamp(field.name, (), service=told["url"])
-    others = {
-        targets.new_stamp(f"{field.name}-2", (), service=told["url"]),
-        targets.new_stamp(field.name, (), service="https://elsewhere.example.org"),
-    }
-    for name in (ours, *others):
-        flags = ("--partition=short", "--output=/dev/null", f"--job-name={name}")
-        field.slurm.ask("sbatch", *flags, "--wrap=sleep 600")
-
-    def living() -> set[str]:
-        states = "--states=PENDING,RUNNING,CONFIGURING"
-        listed = field.slurm.ask("squeue", "--noheader", "--me", states, "--format=%j").split()
-        return {ours, *others}.intersection(listed)
-
-    assert living() == {ours, *others}
-    director = field.director()
-    director.start()
-    try:
-        wait_until(lambda: ours not in living())
-    finally:
-        director.stop()
-
-    assert living() == others
 
 
 @contextmanager
@@ -165,12 +127,8 @@ def test_a_job_on_several_cores_whose_slot_is_ended_by_slurm_is_given_back_and_r
     [(number, _, _)] = field.batch_jobs()
     with end(field.slurm, number):
         wait_until(lambda: field.statuses(job_id)[-1] != "Running")
-        director = field.director()
-        director.start()
-        try:
+        with field.director() as director:
             field.wait_until_done(director)
-        finally:
-            director.stop()
     way = ["Waiting", "Matched", "Running"]
     assert field.statuses(job_id) == ["Received", *way, "Rescheduled", *way, "Done"]
 
@@ -179,9 +137,7 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
     begun, go = tmp_path / "begun", tmp_path / "go"
     script = f"touch {begun}; while [ ! -e {go} ]; do sleep 0.2; done"
     [job_id] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script])
-    director = field.director()
-    director.start()
-    try:
+    with field.director() as director:
         wait_until(begun.exists)
         [(number, _, _)] = field.batch_jobs()
         field.slurm.ask("scontrol", "update", f"JobId={number}", "Comment=running")
@@ -195,9 +151,6 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
             field.slurm.wait_until_up()
         go.touch()
         field.wait_until_done(director)
-    finally:
-        go.touch()
-        director.stop()
     assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
 
 
@@ -236,39 +189,6 @@ def test_a_node_whose_daemon_is_killed_costs_no_work_and_doubles_none(field: Fie
     assert (statuses[-1], "Rescheduled" in statuses) == ("Done", False)
 
 
-def test_a_partition_that_is_taken_out_is_named_and_keeps_no_job_from_another(field: Field) -> None:
-    field.slurm.ask("scontrol", "update", "PartitionName=short", "State=DOWN")
-    director = field.director()
-    try:
-        job_ids = field.submit("cms", 2)
-        director.start()
-        field.wait_until_done(director)
-    finally:
-        director.stop()
-        field.slurm.ask("scontrol", "update", "PartitionName=short", "State=UP")
-    assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
-    assert {partition for _, _, partition in field.batch_jobs()} == {"long"}
-    assert "down in their batch systems: LCG.A.org/slurm/short" in director.log.read_text()
-
-
-def test_the_check_fails_for_a_partition_that_does_not_exist_and_for_flags_that_slurm_refuses(
-    field: Field,
-) -> None:
-    check = [str(PILOTAGE), "director", "--config", str(field.file), "--check", "--json"]
-    assert json.loads(subprocess.check_output(check, timeout=300)) == [{"system": "farm", "error": ""}]
-    told = yaml.safe_load(field.file.read_text())
-    told["queues"][0]["batch_queue"], told["queues"][1]["flags"] = "nosuch", ["--foo"]
-    field.file.write_text(yaml.safe_dump(told))
-
-    done = subprocess.run(check, capture_output=True, text=True, timeout=300, check=False)
-
-    assert done.returncode == 1
-    [answer] = json.loads(done.stdout)
-    assert "LCG.A.org/slurm/short: no batch queue nosuch, there are " in answer["error"]
-    assert "LCG.A.org/slurm/long: a job with --foo would be refused: sbatch: " in answer["error"]
-    assert field.batch_jobs() == []
-
-
 def _take_accounting_away(field: Field) -> None:
     """Have the commands of the director look for a `slurmdbd` where none listens."""
     own = field.directory / "slurm.conf"
@@ -292,9 +212,7 @@ def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiti
     begun, go = tmp_path / "begun", tmp_path / "go"
     script = f"echo >>{begun}; while [ ! -e {go} ]; do sleep 0.2; done"
     [first] = field.submit("cms", 1, Executable="/bin/sh", Arguments=["-c", script], NumberOfProcessors=8)
-    director = field.director()
-    director.start()
-    try:
+    with field.director() as director:
         wait_until(begun.exists)
         [second] = field.submit("cms", 1, NumberOfProcessors=8)
         wait_until(lambda: len(field.batch_jobs()) == 2)
@@ -308,75 +226,12 @@ def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiti
         field.slurm.forget_jobs()
         director.start()
         field.wait_until_done(director)
-    finally:
-        go.touch()
-        director.stop()
     assert begun.read_text() == "\n", "it ran once"
     assert field.statuses(second) == ["Received", "Waiting", "Matched", "Running", "Done"]
     told = director.log.read_text()
     assert f"{field.directory}/jobs: the accounting does not answer: sacct: sacct: error: " in told
     ended = {each["reference"]: each["status"] for each in field.pilots()}
     assert ended[waiting] == "Aborted", ended
-
-
-def test_an_expired_token_of_a_vo_is_named_and_costs_neither_its_work_nor_that_of_others(
-    field: Field, tmp_path: Path
-) -> None:
-    field.tell({"LCG.A.org/slurm/long": "long"}, "--max-jobs=1")
-    begun, go = tmp_path / "begun", tmp_path / "go"
-    script = f"echo >>{begun}; while [ ! -e {go} ]; do sleep 0.2; done"
-    [running] = field.submit("dune", 1, Executable="/bin/sh", Arguments=["-c", script])
-    director = field.director()
-    director.start()
-    try:
-        wait_until(begun.exists)
-        director.stop()
-        field.give_token("dune", expired=True)
-        [waiting], [other] = field.submit("dune", 1), field.submit("cms", 1)
-        director.start()
-        wait_until(lambda: field.statuses(other)[-1] == "Done")
-        wait_until(lambda: "nothing more is done for the VO dune" in director.log.read_text())
-        go.touch()
-        wait_until(lambda: field.statuses(running)[-1] == "Done")
-        assert field.statuses(waiting)[-1] == "Waiting"
-        field.give_token("dune")
-        field.wait_until_done(director)
-    finally:
-        go.touch()
-        director.stop()
-    assert begun.read_text() == "\n", "it ran once"
-    assert "is not renewed" not in director.log.read_text(), "one line for one cause"
-    for each in (running, waiting, other):
-        assert field.statuses(each) == ["Received", "Waiting", "Matched", "Running", "Done"]
-
-
-def _on_nodes(slurm: Slurm, *command: str | Path) -> None:
-    """Run a command where the jobs of the partition `long` see its mounts."""
-    for node in ("n2", "n3"):
-        daemon = (slurm.directory / f"slurmd.{node}.pid").read_text().strip()
-        subprocess.run(["nsenter", f"--target={daemon}", "--mount", *command], check=True)
-
-
-def test_nodes_whose_disk_is_full_get_no_job_and_say_so(field: Field, tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    _on_nodes(field.slurm, "mount", "-t", "tmpfs", "-o", "size=64k,mode=1777", "tmpfs", disk)
-    director = field.director()
-    try:
-        field.tell({"LCG.A.org/slurm/long": "long"}, f"--work-dir={disk}")
-        [job_id] = field.submit("cms", 1)
-        director.start()
-        wait_until(lambda: any(each["host_trouble"] for each in field.pilots()))
-        wait_until(lambda: "paused: LCG.A.org/slurm/long" in director.log.read_text())
-        assert field.statuses(job_id) == ["Received", "Waiting"]
-        _on_nodes(field.slurm, "mount", "-o", "remount,size=2g", disk)
-        field.wait_until_done(director)
-    finally:
-        director.stop()
-        _on_nodes(field.slurm, "umount", "--lazy", disk)
-    assert field.statuses(job_id) == ["Received", "Waiting", "Matched", "Running", "Done"]
-    reasons = {each["status_reason"] for each in field.pilots() if each["host_trouble"]}
-    assert reasons == {f"trouble with this host: {disk}: 0 MB are free, less than 500 MB"}, reasons
 
 
 def test_a_bad_node_of_two_does_not_stop_its_queue(field: Field) -> None:
@@ -417,32 +272,7 @@ def test_jobs_are_not_stuck_in_front_of_a_full_partition_beside_an_idle_one(fiel
     field.slurm.ask(*fill, "--output=/dev/null", "--job-name=others")
     wait_until(lambda: field.slurm.ask("squeue", "--noheader", "--states=R", "--name=others"))
     job_ids = field.submit("cms", 2)
-    director = field.director()
-    director.start()
-    try:
+    with field.director() as director:
         field.wait_until_done(director)
-    finally:
-        director.stop()
     assert all(field.statuses(each)[-1] == "Done" for each in job_ids)
     assert "long" in {partition for _, _, partition in field.batch_jobs()}
-
-
-def test_eight_jobs_of_one_core_get_two_pilots_of_four_cores_and_none_is_empty(
-    field: Field, tmp_path: Path
-) -> None:
-    field.tell({"LCG.A.org/slurm/long": "long"}, "--processors=4", cores=4)
-    begun = tmp_path / "begun"
-    begun.mkdir(mode=0o777)
-    begun.chmod(0o777)
-    # Each waits for all others: they have to run at the same time.
-    script = f"touch {begun}/$$; until [ $(ls {begun} | wc -l) -ge 8 ]; do sleep 0.1; done"
-    field.submit("cms", 8, Executable="/bin/sh", Arguments=["-c", script])
-    assert field.once()["submitted"] == 2
-    director = field.director()
-    director.start()
-    try:
-        field.wait_until_done(director)
-    finally:
-        director.stop()
-
-    assert [pilot["jobs"] for pilot in field.pilots()] == [4, 4]

@@ -5,10 +5,8 @@ equal.
 """
 
 import json
-import os
 import random
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,11 +18,10 @@ import httpx
 import pytest
 import yaml
 
-from examples.servers.starting import free_port, wait_until
+from examples.servers.starting import wait_until
 from tests.conftest import ROOT
 from tests.support import earlier_release
-from tests.support.processes import PILOTAGE, Supervised
-from tests.support.service import NO_AUTHORITIES
+from tests.support.installation import Installation
 
 pytestmark = pytest.mark.timeout(1800)
 EARLIER, THIS = "earlier", "this"
@@ -229,40 +226,16 @@ def services(
 def _start(stack: ExitStack, home: Path, grid: Mapping[str, Any], environment: Mapping[str, str]) -> Service:
     resources = home / "resources.yaml"
     resources.write_text(yaml.safe_dump(grid))
-    url = f"sqlite:///{home / 'pilotage.db'}"
-    environment = {**environment, "PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": url}
+    database = f"sqlite:///{home / 'pilotage.db'}"
+    own = {**environment, "PILOTAGE_HOME": str(home), "PILOTAGE_DATABASE_URL": database}
+    installation = Installation(home, own, stack)
+    installation.run("db", "upgrade")
+    url = installation.serve("serve", "--resources", str(resources))
 
-    def run(*words: str) -> str:
-        return subprocess.check_output([str(PILOTAGE), *words], env={**os.environ, **environment}, text=True)
+    def connect(role: str, *options: str) -> httpx.Client:
+        return installation.client(url, installation.token(role, *options))
 
-    run("db", "upgrade")
-    port = free_port()
-    words = ["serve", "--port", str(port), "--resources", str(resources)]
-    process = Supervised("serve", words, env=environment, log=home / "log")
-    process.start()
-    stack.callback(process.stop)
-
-    def connect(*role: str) -> httpx.Client:
-        token = json.loads(run("token", "--json", "--role", *role))["token"]
-        client = httpx.Client(
-            base_url=f"http://127.0.0.1:{port}/api/v1",
-            headers={"Authorization": f"Bearer {token}"},
-            trust_env=False,
-            verify=NO_AUTHORITIES,
-            timeout=300,
-        )
-        return stack.enter_context(client)
-
-    def is_ready() -> bool:
-        assert process.is_running, process.log.read_text()
-        try:
-            return operator.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    operator = connect("operator")
-    wait_until(is_ready)
-    return Service({vo: connect("user", "--vo", vo, "--user", "alice") for vo in VOS}, operator)
+    return Service({vo: connect("user", "--vo", vo, "--user", "alice") for vo in VOS}, connect("operator"))
 
 
 def test_jobs_pools_and_explanations_are_those_of_the_earlier_release(

@@ -5,6 +5,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,10 +19,9 @@ from examples.servers.starting import wait_until
 from optimizers.chain import batch
 from pilotage.client.api import ServiceClient
 from pilotage.service.services import utc_now
-from taskqueue.db import database
 from tests.support.namespaces import userns, visible_directory
 from tests.support.processes import PILOTAGE, Supervised
-from tests.support.service import Service, running
+from tests.support.service import Service, running_on_sqlite
 
 PROJECT = Path(__file__).parents[2]
 RESOURCES = PROJECT / "examples" / "jim" / "resources.yaml"
@@ -47,11 +47,9 @@ JOB = {
 
 
 @pytest.fixture
-def service(sqlite_url: str, tmp_path: Path) -> Iterator[Service]:
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, RESOURCES.read_text()) as service:
+def service(sqlite_template: Path, tmp_path: Path) -> Iterator[Service]:
+    with running_on_sqlite(sqlite_template, tmp_path, RESOURCES.read_text()) as service:
         yield service
-    engine.dispose()
 
 
 @pytest.fixture
@@ -217,18 +215,22 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@contextmanager
+def idle_gateway(file: Path) -> Iterator[None]:
+    """A gateway that has looked for work, and found none."""
+    log = file.with_suffix(".log")
+    with Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=log):
+        wait_until(lambda: "grid jobs: none" in log.read_text())
+        yield
+
+
 def test_one_round_tells_what_it_did_and_a_second_gateway_is_refused(file: Path) -> None:
     done = run("gateway", "--config", str(file), "--once", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["grid_jobs"], told["advertised"], told["away"]) == ({}, 3, [])
-    gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=file.with_suffix(".log"))
-    gateway.start()
-    try:
-        wait_until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
+    with idle_gateway(file):
         second = run("gateway", "--config", str(file), "--once")
-    finally:
-        gateway.stop()
     assert second.returncode == 1
     assert "another manager has it open" in second.stderr
 
@@ -244,13 +246,8 @@ def check(file: Path, **queue: object) -> tuple[int, str, str]:
 
 
 def test_the_check_passes_beside_a_gateway_that_works(file: Path) -> None:
-    gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=file.with_suffix(".log"))
-    gateway.start()
-    try:
-        wait_until(lambda: "grid jobs: none" in file.with_suffix(".log").read_text())
+    with idle_gateway(file):
         assert check(file)[:2] == (0, "")
-    finally:
-        gateway.stop()
 
 
 def test_the_check_fails_where_the_batch_system_would_refuse_each_local_job(file: Path) -> None:
@@ -301,12 +298,8 @@ def test_local_jobs_see_no_file_of_their_gateway(
         job = {"JobType": "generic", "Executable": "/usr/bin/find", "Arguments": [str(place), "-type", "f"]}
         [job_id] = client.submit(jobs=[job], idempotency_key="once")
         log = tmp_path / "gateway.log"
-        gateway = Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=log)
-        gateway.start()
-        try:
+        with Supervised("gateway", ["gateway", "--config", str(file)], env={}, log=log):
             wait_until(lambda: client.job(job_id)["status"] in ("Done", "Failed"))
-        finally:
-            gateway.stop()
         assert (place / "state").is_dir()
     assert _texts(client, job_id, "std.out") == [""], log.read_text()
     client.close()

@@ -1,9 +1,5 @@
-"""Job managers as processes that are killed, and in front of real batch systems."""
+"""Job managers in front of real batch systems."""
 
-import random
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +12,8 @@ from pilotage.fabric.batch.dialect.command import DialectSystem
 from pilotage.fabric.batch.dialect.dialect import shipped_dialect
 from pilotage.fabric.batch.shell import LocalShell, Shell
 from pilotage.fabric.batch.work_area import WorkAreas
-from pilotage.fabric.manager import journal
 from pilotage.fabric.manager.grid_job import AttemptKey, GridJob, LocalState
 from tests.support.factories.grid_jobs import Site, ended, montecarlo, output, sandbox, until
-from tests.support.scripts import job_manager
 from tests.support.servers.grid_engine import GridEngine
 
 _WAIT = """\
@@ -28,45 +22,6 @@ echo "$FIRST_EVENT $EVENTS" >events.txt
 pilotage-progress generated $EVENTS $EVENTS
 sleep ${1:-0}
 """
-_WAIT_ONCE = """\
-#!/bin/sh
-[ -e {begun} ] || {{ touch {begun}; sleep 3000 & wait; }}
-echo "$FIRST_EVENT $EVENTS" >events.txt
-"""
-_COUNT = """\
-#!/bin/sh
-echo $LOCAL_JOB >>{executed}
-sleep 0.5
-echo "$FIRST_EVENT $EVENTS" >events.txt
-"""
-
-
-def test_local_jobs_run_once_whenever_their_manager_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "_PATIENCE", 300.0)  # for what a killed one was starting
-    executed = tmp_path / "executed"
-    site = job_manager.site(tmp_path)
-    site.sandboxes.content = sandbox(run__sh=_COUNT.format(executed=executed))
-    manager = site.manager()
-    manager.journal.take(montecarlo(2000, 250))
-    manager.advance()  # the sandbox is packed: the service is not needed any more
-    site.close()
-    chance = random.Random(3)
-    for _ in range(5):
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.support.scripts.job_manager", str(tmp_path)]
-        ) as process:
-            time.sleep(chance.uniform(0.5, 1.5))
-            process.kill()
-
-    job = until(site.manager(), ended)
-    site.close()
-
-    assert job.outcome is not None
-    assert job.outcome.application_status == "8 of 8 local jobs done"
-    assert sorted(executed.read_text().split()) == [str(n) for n in range(1, 9)]
-    assert sum(int(text.split()[1]) for text in _events(job)) == 2000
 
 
 @pytest.fixture
@@ -85,30 +40,6 @@ def test_a_montecarlo_job_runs_on_slurm_and_a_second_one_is_killed_there(
     system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
     site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
     _runs_one_and_kills_another(site)
-
-
-@pytest.mark.debian("slurm")
-def test_a_local_job_that_is_cancelled_in_slurm_is_tried_again(cluster: Slurm, tmp_path: Path) -> None:
-    shell = LocalShell(environment=cluster.environment)
-    areas = WorkAreas(directory=str(tmp_path / "batch"), shell=shell)
-    system = DialectSystem(areas=areas, dialect=shipped_dialect("slurm"))
-    site = _site(tmp_path, system, shell, tmp_path / "shared", memory=200)
-    begun = tmp_path / "begun"
-    site.sandboxes.content = sandbox(run__sh=_WAIT_ONCE.format(begun=begun))
-    manager = site.manager()
-    try:
-        manager.journal.take(montecarlo(250, 250))
-        until(manager, lambda _: begun.exists())
-        [local] = manager.journal.local_jobs(AttemptKey(7, 1))
-        assert local.reference is not None
-        cluster.ask("scancel", local.reference)
-        job = until(manager, ended)
-    finally:
-        site.close()
-
-    assert job.outcome is not None
-    assert (job.outcome.status, job.local) == ("Done", {LocalState.DONE: 1})
-    assert _events(job) == ["1 250\n"]
 
 
 @pytest.mark.debian("gridengine")

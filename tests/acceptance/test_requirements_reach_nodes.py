@@ -10,10 +10,9 @@ import pytest
 from examples.servers.slurm import Slurm
 from pilotage.fabric.director.recorded_pilots import ACTIVE
 from pilotage.service.services import utc_now
-from taskqueue.db import database
 from tests.support.directors_on_slurm import Field
 from tests.support.gateway import Ground
-from tests.support.service import running
+from tests.support.service import running_on_sqlite
 
 pytestmark = pytest.mark.debian("slurm")
 
@@ -55,14 +54,12 @@ FAST_OR_LONG = (
 
 
 @pytest.fixture
-def field(sqlite_url: str, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
+def field(sqlite_template: Path, slurm: Slurm, tmp_path: Path) -> Iterator[Field]:
     for node, facts in FACTS.items():
         (tmp_path / f"{node}.json").write_text(json.dumps(facts))
-    engine = database.connect(sqlite_url)
-    with running(engine, tmp_path, CONFIG) as service:
+    with running_on_sqlite(sqlite_template, tmp_path, CONFIG) as service:
         yield Field(service, slurm, tmp_path)
         slurm.end_jobs()
-    engine.dispose()
 
 
 def send_to(field: Field, *queues: str, words: Sequence[str] = (), **resources: int) -> int:
@@ -132,37 +129,17 @@ def test_a_conditional_requirement_reaches_only_nodes_and_queues_that_fulfil_it(
     assert "any" in nodes_by_flags(field), "2,500 minutes are enough everywhere: nothing is said"
 
 
-def test_what_no_flag_can_say_is_decided_by_the_facts_of_the_node(field: Field) -> None:
-    jobs = field.submit("cms", 8, Requirements="other.Scratch > 100")
-
-    probes, there = field.directory / "probes", field.directory / "there"
-    probes.mkdir()
-    there.mkdir()
-    # Else the first might be over, and its node free again, before the second is there.
-    wait = f"touch {there}/$SLURM_JOB_ID; until [ $(ls {there} | wc -l) = 2 ]; do sleep 0.1; done"
-    (probes / "both").write_text(f"#!/bin/sh\n{wait}\n")
-    (probes / "both").chmod(0o755)
-    sent = send_to(field, LASTING, words=(f"--probes={probes}",), cores=4)
-    assert sent == 2, "a pilot fills a node, and no flag names one"
-    wait_until_done(field)
-
-    nodes = nodes_by_stamp(field)
-    had = {nodes[pilot["stamp"]]: pilot["jobs"] for pilot in field.pilots()}
-    assert had == {"n1": 0, "n2": len(jobs)}
-
-
 def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
     request: pytest.FixtureRequest,
-    sqlite_url: str,
+    sqlite_template: Path,
     slurm: Slurm,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request.addfinalizer(slurm.end_jobs)
-    engine = database.connect(sqlite_url)
     farm = {"kind": "slurm", "directory": str(tmp_path / "shared"), "environment": slurm.environment}
     stated = {"queue": LASTING, "system": "farm", "batch_queue": PARTITION, "cores": 2, "memory": 600}
-    with running(engine, tmp_path, CONFIG) as service:
+    with running_on_sqlite(sqlite_template, tmp_path, CONFIG) as service:
         ground = Ground(service, tmp_path / "gateway", monkeypatch)
         [small] = ground.submit(
             Requirements='other.OS == "el9"', MinRAM=200, CPUTime=200, JobType="generic", LocalJobs=2
@@ -194,4 +171,3 @@ def test_local_jobs_of_a_grid_job_get_the_node_and_the_slot_that_it_requires(
             for text in shown(job):
                 assert f"NodeList={node}" in text
                 assert all(word in text for word in words), text
-    engine.dispose()

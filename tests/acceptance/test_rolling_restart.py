@@ -1,8 +1,5 @@
 """The Deployment of `deploy/kustomize` is restarted and grows, pod by pod: each request has an answer."""
 
-import json
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +12,7 @@ import pytest
 
 from examples.servers.starting import wait_until
 from tests.acceptance.campaign import site
-from tests.support.processes import PILOTAGE
+from tests.support.installation import Installation
 from tests.support.servers import kubernetes
 from tests.support.servers.kubernetes import Endpoints, Pod
 from tests.support.service import NO_AUTHORITIES
@@ -67,14 +64,14 @@ class Requests:
 class Cluster:
     """The pods of the Deployment, and its Service."""
 
-    home: Path
-    env: dict[str, str]
+    installation: Installation
     service: Endpoints
     pods: list[Pod] = field(default_factory=list)
 
     def start_pod(self) -> Pod:
         """As the Deployment does for one replica more: the Service leads to it once it is ready."""
-        pod = Pod(SERVE["template"]["spec"], self.env, self.home / f"serve{len(self.pods)}.log")
+        log = self.installation.home / f"serve{len(self.pods)}.log"
+        pod = Pod(SERVE["template"]["spec"], self.installation.environment, log)
         pod.start()
         self.pods.append(pod)
         pod.wait_until_ready()
@@ -92,12 +89,6 @@ class Cluster:
         self.pods.remove(pod)
 
 
-def make_token(env: dict[str, str], role: str, *arguments: str) -> str:
-    command = [str(PILOTAGE), "token", "--role", role, "--vo", site.VO, "--json", *arguments]
-    done = subprocess.run(command, env={**os.environ, **env}, capture_output=True, check=True)
-    return str(json.loads(done.stdout)["token"])
-
-
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     resources = tmp_path / "resources.yaml"
@@ -110,11 +101,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "RESOURCES": resources,
     }
     env = {**settings, **{f"PILOTAGE_{name}": str(path) for name, path in here.items()}}
-    subprocess.run(
-        [str(PILOTAGE), *UPGRADE["args"]], env={**os.environ, **env}, check=True, capture_output=True
-    )
     with ExitStack() as stack:
-        cluster = Cluster(tmp_path, env, stack.enter_context(Endpoints().serving()))
+        installation = Installation(tmp_path, env, stack)
+        installation.run(*UPGRADE["args"])
+        cluster = Cluster(installation, stack.enter_context(Endpoints().serving()))
         stack.callback(lambda: [pod.kill() for pod in cluster.pods])
         for _ in range(REPLICAS):
             cluster.start_pod()
@@ -123,8 +113,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def sending(cluster: Cluster) -> Iterator[Requests]:
-    user = make_token(cluster.env, "user", "--user", "ada")
-    pilot = make_token(cluster.env, "pilot", "--queue", f"{site.PLAIN}/ce/q")
+    user = cluster.installation.token("user", "--vo", site.VO, "--user", "ada")
+    pilot = cluster.installation.token("pilot", "--vo", site.VO, "--queue", f"{site.PLAIN}/ce/q")
     requests = Requests(cluster.service.url)
     kinds = (
         ("GET", "/jobs?limit=1", user, None),

@@ -6,7 +6,6 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ import yaml
 
 from examples.servers.slurm import Slurm
 from examples.servers.starting import wait_until
-from pilotage.service.auth.callers import grant
-from pilotage.service.services import utc_now
 from tests.support.processes import PILOTAGE, Supervised
 from tests.support.service import Service
 
@@ -48,12 +45,6 @@ class Field:
         told = self._told([{"queue": name, "batch_queue": each, **asked} for name, each in queues.items()])
         self.file.write_text(yaml.safe_dump({**told, "pilot": ["--max-empty=1", *self.isolation, *pilot]}))
 
-    def give_token(self, vo: str, *, expired: bool = False) -> None:
-        """Put a new token into the file of a VO."""
-        now = utc_now() - timedelta(days=2 * 365) if expired else utc_now()
-        token, _ = self.service.parts.tokens.mint(grant(role="director", vo=vo, user="dora"), now=now)
-        (self.directory / f"{vo}.token").write_text(token)
-
     def tell_broker(self, queues: Mapping[str, str], **more: object) -> None:
         """Write a file in which Slurm picks the partition, of those that belong to queues of the tree."""
         broker = {"system": "farm", "wall_time": 600, "memory": 300, "queues": dict(queues), **more}
@@ -62,7 +53,8 @@ class Field:
 
     def _told(self, queues: Sequence[Mapping[str, object]]) -> dict[str, Any]:
         for vo in self.vos:
-            self.give_token(vo)
+            token = self.service.token("director", vo=vo, user="dora")
+            (self.directory / f"{vo}.token").write_text(token)
         return {
             "url": self.service.url,
             "name": self.name,
@@ -126,9 +118,10 @@ class Field:
         said: dict[str, Any] = json.loads(done.stdout)
         return said
 
-    def wait_until_done(self, director: Supervised, seconds: float = 300) -> None:
-        deadline = time.monotonic() + seconds
-        while jobs := self.open_jobs():
+    def wait_until_done(self, director: Supervised, *, but_waiting: int = 0) -> None:
+        """Wait until all jobs are done but so many that go on waiting."""
+        deadline = time.monotonic() + 300
+        while (jobs := self.open_jobs()) != Counter(Waiting=but_waiting):
             assert time.monotonic() < deadline, (jobs, director.log.read_text()[-3000:])
             director.keep_alive()
             time.sleep(0.3)

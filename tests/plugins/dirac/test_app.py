@@ -375,8 +375,10 @@ def test_a_ghost_with_a_renewed_proxy_does_not_report_on_the_open_attempt(ask: A
     value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
     renewed = "ada's renewed proxy"
     value(ask(renewed, UPDATE, "setJobStatus", job_id, "Failed", "of the ghost", address="10.0.0.1"))
+    ask(renewed, UPDATE, "setJobParameter", job_id, "Ghost", "yes", address="10.0.0.1")
     assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.1")) == {"Kill": ""}
     assert status(ask, job_id) == "Matched"
+    assert value(ask("ada", MONITORING, "getJobParameters", [job_id])) == {str(job_id): {}}
     assert value(ask(renewed, UPDATE, "sendHeartBeat", job_id, {}, {}, address="10.0.0.2")) == {}
     assert status(ask, job_id) == "Running"
 
