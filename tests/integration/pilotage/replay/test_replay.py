@@ -140,11 +140,6 @@ def test_the_replay_of_a_day_is_near_to_it(installation: Engine) -> None:
     assert all(each.changed is None and each.effect is None for each in figures)
 
 
-def test_a_replay_with_the_same_seed_is_the_same(installation: Engine) -> None:
-    day = read(installation)
-    assert replay(day).starts == replay(day).starts
-
-
 def test_a_replay_with_the_same_seed_is_the_same_in_each_process(recorded: Path, tmp_path: Path) -> None:
     """Sets of texts have another order in each."""
     program = (Path(sys.executable).with_name("pilotage"), *_command(recorded), "--json")

@@ -213,9 +213,9 @@ def test_a_change_without_the_token_of_its_session_is_refused(service: Service):
 def check_forged(pages: Sequence[Page], service: Service) -> None:
     """Check that a change is refused that does not come from a page of its session."""
     with session(service, "operator", user="root") as browser:
-        changes = [address(page) for method, page, _ in pages if method == "POST"]
+        changes = [(method, address(page)) for method, page, _ in pages if method in {"POST", "PUT"}]
         for forged in ({"X-CSRF-Token": "x"}, {"Origin": "https://evil.example.org"}, {"Origin": ""}):
-            answers = {browser.post(page, headers=forged).status_code for page in changes}
+            answers = {browser.request(*change, headers=forged).status_code for change in changes}
             assert answers == {403}, forged
 
 

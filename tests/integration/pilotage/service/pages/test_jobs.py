@@ -444,15 +444,6 @@ def test_an_operator_sends_input_files_for_a_vo_of_choice(
     page.wait_for_url(re.compile(r"/jobs/\d+$"))
 
 
-def test_an_upload_without_the_token_of_the_session_is_refused(service: Service, signed_in: SignedIn) -> None:
-    page = signed_in(service, role="user", vo="cms", user="ada")
-    page.goto("/jobs/new")
-    own = {"Origin": service.url, "Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-tar"}
-    for more in ({}, {"x-csrf-token": "guessed"}, {"Content-Type": "application/x-www-form-urlencoded"}):
-        answer = page.request.put("/jobs/new/sandbox", data=b"csrf=x", headers={**own, **more})
-        assert answer.status == 403
-
-
 def test_a_description_that_is_refused_says_why_and_stays(service: Service, signed_in: SignedIn) -> None:
     page = signed_in(service, role="user", vo="cms", user="ada")
     page.goto("/explain")

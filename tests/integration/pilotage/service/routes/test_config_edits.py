@@ -77,13 +77,6 @@ def test_an_edit_of_anothers_section_is_403_names_the_path_and_is_written_down(c
     assert cms.get("/api/v1/config").json()["version"] == 1
 
 
-def test_an_operator_edits_everything(service: Service):
-    operator = service.operator()
-    answer = patch(operator, {"Registry/VO/icecube": {}}, remove=["Operations/dune", SHORT])
-    assert [each["change"] for each in answer.json()["changes"]] == ["removed", "removed", "added"]
-    assert "short" not in operator.get("/api/v1/config").text
-
-
 def test_of_two_edits_of_one_path_the_second_gets_409_with_the_difference(service: Service, dune, caplog):
     path = f"{SHORT}/VOs/dune/MaxRAM"
     assert patch(service.operator(), {path: 8500}).status_code == 200

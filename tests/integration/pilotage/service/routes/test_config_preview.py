@@ -260,15 +260,6 @@ def test_a_site_admin_sees_the_numbers_of_every_vo_and_pools_of_his_own(service:
     assert [each["example_job"] for each in found["classes"]] == [None]
 
 
-def test_an_operator_looks_at_a_whole_text(service: Service, config_text: str):
-    submit(service, "cms", {"Memory": 10000})
-    found = preview(service.operator(), text=config_text.replace("MaxRAM: 16000", "MaxRAM: 9000"))
-    assert found["totals"]["stuck_jobs"] == 1
-    assert found["changes"][0]["path"] == "Resources/Sites/LCG.B.org/CEs/ce2/MaxRAM"
-    wrong = service.operator().post("/api/v1/config/preview", json={"text": "Resources: ["})
-    assert wrong.status_code == 422
-
-
 def test_a_guard_refuses_by_itself_and_nothing_is_changed(service: Service, config_text: str):
     submit(service, "cms", {"Memory": 10000}, 2)
     operator = service.operator()

@@ -319,19 +319,6 @@ def test_many_jobs_of_several_vos_are_rescheduled_by_an_operator(service: Servic
     assert answer["job_ids"] == ids
 
 
-def test_an_operator_submits_for_others_and_a_user_does_not(
-    service: Service, caplog: pytest.LogCaptureFixture
-):
-    job = {**JOB, "VO": "dune", "Owner": "zoe", "OwnerGroup": "dune_user"}
-    [job_id] = submit(service.operator(), job)
-    assert service.user("zoe", "dune").get(f"/api/v1/jobs/{job_id}").json()["owner"] == "zoe"
-    with caplog.at_level(logging.INFO, logger="pilotage.audit"):
-        answer = service.user().post("/api/v1/jobs", json={"jobs": [job]})
-    assert (answer.status_code, error(answer)["code"]) == (403, "not_allowed")
-    [line] = [record.getMessage() for record in caplog.records if record.name == "pilotage.audit"]
-    assert "zoe" in line
-
-
 def test_waiting_jobs_of_an_owner_are_limited(service: Service, config_text: str):
     service.configure(config_text.replace("Defaults:", "Defaults:\n    Limits: {WaitingJobsPerOwner: 2}"))
     user = service.user()
@@ -399,15 +386,6 @@ def test_a_site_admin_counts_the_jobs_at_his_site_by_vo_but_not_by_whose_they_ar
     at_b = service.as_role("site_admin", site="LCG.B.org")
     assert at_b.get("/api/v1/jobs/summary?by=vo,status").json()["summary"] == []
     assert at_a.get("/api/v1/jobs").status_code == 403
-
-
-def test_a_site_that_the_job_names_is_explained_like_a_requirement(service: Service):
-    user = service.user()
-    [job_id] = submit(user, {**JOB, "Site": "LCG.B.org", "CPUTime": 3600, "Requirements": {"Memory": 2000}})
-    found = user.get(f"/api/v1/jobs/{job_id}/explain").json()
-    assert found["eligible_queues"] == 1
-    [reason] = found["reasons"]
-    assert (reason["requirement"], reason["excluded"]) == ("Site", 2)
 
 
 def test_the_log_names_who_changed_a_job_and_the_audit_log_who_changed_anothers(
@@ -1053,11 +1031,3 @@ def test_so_much_is_read_of_jobs_that_are_copied_at_once_and_no_more(
     assert edit.status_code == (400 if bound == "ALL_FILLED" else 200)
     by_filter = user.post("/api/v1/jobs/edit", json={"status": "Waiting", "set": {"Priority": 2}})
     assert by_filter.json()["job_ids"] == [a, b], "a part of them after the other"
-
-
-def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(service: Service):
-    user = service.user()
-    steps = [{**JOB, "JobName": "a", "After": "b"}, {**JOB, "JobName": "b", "After": "a"}]
-    answer = user.post("/api/v1/jobs", json={"jobs": steps})
-    assert answer.status_code == 400
-    assert "would wait for each other: a after b after a" in error(answer)["message"]
