@@ -1,7 +1,6 @@
 """`pilotage config set`, `apply`, `preview`, `diff`, `history`, `rollback` by the command, with a service."""
 
 import json
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from sqlalchemy import Engine
 from pilotage.cli import doctor, settings
 from pilotage.cli.doctor import Finding, Health
 from tests.support.commands import Run, run, send_to
-from tests.support.service import Service, running
+from tests.support.service import Service
 
 __all__ = ["run"]
 
@@ -30,11 +29,13 @@ Operations:
 CE = "Resources/Sites/LCG.A.org/CEs/ce1"
 
 
+pytestmark = pytest.mark.config(TREE)
+
+
 @pytest.fixture
-def service(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    with running(engine, tmp_path, TREE) as service:
-        send_to(service, tmp_path, monkeypatch)
-        yield service
+def service(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    send_to(service, tmp_path, monkeypatch)
+    return service
 
 
 @pytest.fixture

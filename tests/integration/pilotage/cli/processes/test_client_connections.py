@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from pilotage.cli import process_setup
 from pilotage.cli.processes import serve
 from pilotage.cli.processes.client_connections import ClientConnection, ClientConnections
 
-_Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter, ClientConnections], Awaitable[None]]
 _REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n"
 _POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
 
@@ -33,7 +33,55 @@ async def _app(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def talk(said: _Talk, *, level: str = "error", app: Any = _app, idle: int = 300) -> None:
+async def until(holds: Callable[[], object]) -> None:
+    while not holds():
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Client:
+    """One that speaks with a server."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    connections: ClientConnections  #: of the server
+
+    def write(self, content: bytes) -> None:
+        self.writer.write(content)
+
+    async def answer(self) -> tuple[bytes, bytes]:
+        """The status line, and the body."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        return head.partition(b"\r\n")[0], await self.reader.readexactly(length)
+
+    async def two_answers(self) -> list[tuple[bytes, bytes]]:
+        return [await self.answer(), await self.answer()]
+
+    async def heard(self) -> None:
+        """Wait until a request is being read."""
+        await until(lambda: any(each._request and each._request.is_awaited for each in self.connections.open))
+
+    async def accepted(self) -> ClientConnection:
+        """The connection of the client."""
+        await until(lambda: self.connections.open)
+        [connection] = self.connections.open
+        return connection
+
+    async def look(self, seconds: float) -> None:
+        """Look for silent clients, as if so much time had passed since this one said anything."""
+        connection = await self.accepted()
+        self.connections.end_silent(connection._received_at + seconds)
+
+    async def is_left(self) -> None:
+        """The server has ended the connection without an answer."""
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await self.reader.readexactly(1)
+
+
+def talk(
+    said: Callable[[Client], Awaitable[None]], *, level: str = "error", app: Any = _app, idle: int = 300
+) -> None:
     """Let a client speak with a server, which closes a connection that is idle for some seconds.
 
     However slow the machine is, the next request comes in time.
@@ -49,7 +97,7 @@ def talk(said: _Talk, *, level: str = "error", app: Any = _app, idle: int = 300)
         try:
             async with asyncio.timeout(300):
                 assert isinstance(config.http, ClientConnections)
-                await said(reader, writer, config.http)
+                await said(Client(reader, writer, config.http))
         finally:
             writer.transport.abort()
             server.should_exit = True
@@ -59,125 +107,88 @@ def talk(said: _Talk, *, level: str = "error", app: Any = _app, idle: int = 300)
     asyncio.run(run())
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """The status line, and the body."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].split()[0])
-    return head.partition(b"\r\n")[0], await reader.readexactly(length)
-
-
-async def two_answers(reader: asyncio.StreamReader) -> list[tuple[bytes, bytes]]:
-    return [await answer(reader), await answer(reader)]
-
-
-async def heard(connections: ClientConnections) -> None:
-    """Wait until a request is being read."""
-    while not any(each._request and each._request.is_awaited for each in connections.open):
-        await asyncio.sleep(0)
-
-
-async def accepted(connections: ClientConnections) -> ClientConnection:
-    """The connection of the client."""
-    while not connections.open:
-        await asyncio.sleep(0)
-    [connection] = connections.open
-    return connection
-
-
-async def look(connections: ClientConnections, seconds: float) -> None:
-    """Look for silent clients, as if so much time had passed since the client said anything."""
-    connection = await accepted(connections)
-    connections.end_silent(connection._received_at + seconds)
-
-
 @pytest.mark.parametrize(
     "endless",
     [b"GET /" + b"a" * 100_000, _REQUEST + b"X: " + b"a" * 100_000, _REQUEST + b"X: a\r\n" * 20_000],
     ids=["address", "header", "headers"],
 )
 def test_a_head_without_an_end_is_refused(endless: bytes):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
-        writer.write(endless)
-        status, body = await answer(reader)
+    async def said(client: Client) -> None:
+        client.write(endless)
+        status, body = await client.answer()
         assert (status, body) == (b"HTTP/1.1 400 Bad Request", b"A head has 65536 bytes at most.")
-        assert await reader.read() == b""
+        assert await client.reader.read() == b""
 
     talk(said)
 
 
 def test_a_body_may_be_longer_than_a_head_and_requests_may_follow_each_other():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
+    async def said(client: Client) -> None:
         for _number in range(3):
-            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"a" * 300_000)
-            assert await answer(reader) == (b"HTTP/1.1 200 OK", b"300000")
-            writer.write(_REQUEST + b"X: " + b"a" * 40_000 + b"\r\n\r\n")
-            assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+            client.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 300000\r\n\r\n" + b"a" * 300_000)
+            assert await client.answer() == (b"HTTP/1.1 200 OK", b"300000")
+            client.write(_REQUEST + b"X: " + b"a" * 40_000 + b"\r\n\r\n")
+            assert await client.answer() == (b"HTTP/1.1 200 OK", b"0")
 
     talk(said)
 
 
 @pytest.mark.parametrize("begun", [b"", _REQUEST, _REQUEST + b"\r\n" + _REQUEST])
 def test_who_does_not_come_to_the_end_of_a_head_is_left(begun: bytes):
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(begun)
+    async def said(client: Client) -> None:
+        client.write(begun)
         if b"\r\n\r\n" in begun:
-            await answer(reader)
-        await look(connections, 29)
-        assert not reader.at_eof()
-        await look(connections, 31)
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-            await reader.readexactly(1)
+            await client.answer()
+        await client.look(29)
+        assert not client.reader.at_eof()
+        await client.look(31)
+        await client.is_left()
 
     talk(said, idle=5)  # a beginning that came with a whole request is idle
 
 
 def test_who_falls_silent_within_a_body_is_left_and_who_goes_on_is_not():
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(_POST + b"12345")
-        await heard(connections)
-        await look(connections, 119)
-        writer.write(b"67890")
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
-        await look(connections, 1000)
-        writer.write(_POST + b"12345")
-        await heard(connections)
-        await look(connections, 121)
-        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
-            await reader.readexactly(1)
+    async def said(client: Client) -> None:
+        client.write(_POST + b"12345")
+        await client.heard()
+        await client.look(119)
+        client.write(b"67890")
+        assert await client.answer() == (b"HTTP/1.1 200 OK", b"10")
+        await client.look(1000)
+        client.write(_POST + b"12345")
+        await client.heard()
+        await client.look(121)
+        await client.is_left()
 
     talk(said)
 
 
 @pytest.mark.parametrize(("size", "is_late"), [(1, True), (100_000, False)])
 def test_a_body_has_to_come_at_the_least_rate(size: int, *, is_late: bool):
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(_POST.replace(b"10", b"%d" % (30 * size)))
-        await heard(connections)
-        connection = await accepted(connections)
+    async def said(client: Client) -> None:
+        client.write(_POST.replace(b"10", b"%d" % (30 * size)))
+        await client.heard()
+        connection = await client.accepted()
         now = connection._received_at
         for part in range(1, 26):
-            writer.write(b"a" * size)
+            client.write(b"a" * size)
             while connection._read < part * size:
                 await asyncio.sleep(0)
             connection._received_at = now = now + 8
-            connections.end_silent(now)
+            client.connections.end_silent(now)
         assert connection.transport.is_closing() is is_late
 
     talk(said)
 
 
 def test_a_client_that_waits_to_send_its_body_is_told_to_go_on():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
-        writer.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
-        writer.write(b"0123456789")
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
+    async def said(client: Client) -> None:
+        client.write(_POST.replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+        assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+        client.write(b"0123456789")
+        assert await client.answer() == (b"HTTP/1.1 200 OK", b"10")
+
+    talk(said)
 
 
 _UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
@@ -185,36 +196,36 @@ _UPGRADE = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
 
 @pytest.mark.parametrize("head", [_POST, _POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked")])
 def test_the_body_of_a_request_for_another_protocol_is_not_taken_for_the_next_request(head: bytes):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
-        writer.write(head.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n"))
-        status, body = await answer(reader)
+    async def said(client: Client) -> None:
+        client.write(head.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n"))
+        status, body = await client.answer()
         assert status == b"HTTP/1.1 400 Bad Request"
         assert b"without the header Upgrade" in body
         with suppress(ConnectionError):
-            writer.write(_REQUEST + b"\r\n")
-            assert await reader.read() == b""
+            client.write(_REQUEST + b"\r\n")
+            assert await client.reader.read() == b""
 
     talk(said)
 
 
 def test_a_request_for_another_protocol_is_not_answered_before_the_one_that_came_earlier():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
+    async def said(client: Client) -> None:
         second = _POST.replace(b"\r\n\r\n", b"\r\n" + _UPGRADE + b"\r\n")
-        writer.write(_POST + b"0123456789" + second)
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"10")
-        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
-        assert await reader.read() == b""
+        client.write(_POST + b"0123456789" + second)
+        assert await client.answer() == (b"HTTP/1.1 200 OK", b"10")
+        assert (await client.answer())[0] == b"HTTP/1.1 400 Bad Request"
+        assert await client.reader.read() == b""
 
     talk(said)
 
 
 def test_a_request_for_another_protocol_is_answered_and_is_the_last_one():
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
-        writer.write(_REQUEST + _UPGRADE + b"\r\n" + _REQUEST + b"\r\n")
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+    async def said(client: Client) -> None:
+        client.write(_REQUEST + _UPGRADE + b"\r\n" + _REQUEST + b"\r\n")
+        assert await client.answer() == (b"HTTP/1.1 200 OK", b"0")
         with suppress(ConnectionError):
-            writer.write(_REQUEST + b"\r\n")
-            assert await reader.read() == b""
+            client.write(_REQUEST + b"\r\n")
+            assert await client.reader.read() == b""
 
     talk(said)
 
@@ -227,9 +238,9 @@ def test_a_request_for_another_protocol_is_answered_and_is_the_last_one():
 def test_what_is_no_http_writes_no_line_into_the_log(
     content: bytes, status: bytes, capsys: pytest.CaptureFixture[str]
 ):
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
-        writer.write(content)
-        assert (await answer(reader))[0] == b"HTTP/1.1 " + status
+    async def said(client: Client) -> None:
+        client.write(content)
+        assert (await client.answer())[0] == b"HTTP/1.1 " + status
 
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
@@ -286,27 +297,25 @@ def test_behind_a_proxy_all_come_from_one_address():
 
 
 def test_only_connections_without_a_whole_head_are_counted():
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        connection = await accepted(connections)
-        assert list(connections._all) == [connection]
-        writer.write(_REQUEST + b"\r\n")
-        await answer(reader)
-        assert not connections._all
-        writer.write(_REQUEST)
-        while connection.head_since is None:
-            await asyncio.sleep(0)
-        await look(connections, 5)
-        assert list(connections._all) == [connection]
-        writer.transport.abort()
-        while connections._all:
-            await asyncio.sleep(0)
+    async def said(client: Client) -> None:
+        connection = await client.accepted()
+        assert list(client.connections._all) == [connection]
+        client.write(_REQUEST + b"\r\n")
+        await client.answer()
+        assert not client.connections._all
+        client.write(_REQUEST)
+        await until(lambda: connection.head_since is not None)
+        await client.look(5)
+        assert list(client.connections._all) == [connection]
+        client.writer.transport.abort()
+        await until(lambda: not client.connections._all)
 
     talk(said)
 
 
-_ANSWER_EMPTY = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
+async def answer_nothing(send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
 
 
 class Held:
@@ -327,8 +336,7 @@ class Held:
                 return_when=asyncio.FIRST_COMPLETED,
             )
         self.gone += not self.goes_on.is_set()
-        await send(_ANSWER_EMPTY)
-        await send({"type": "http.response.body", "body": b""})
+        await answer_nothing(send)
 
 
 @pytest.mark.parametrize(
@@ -339,20 +347,16 @@ class Held:
 def test_what_comes_behind_a_request_is_read_when_this_one_is_answered(behind: bytes, answers: list[bytes]):
     app = Held()
 
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(_REQUEST + b"\r\n")
-        while not app.requests:
-            await asyncio.sleep(0)
-        writer.write(behind)
-        connection = await accepted(connections)
-        while connection._kept_back != behind:
-            await asyncio.sleep(0)
+    async def said(client: Client) -> None:
+        client.write(_REQUEST + b"\r\n")
+        await until(lambda: app.requests)
+        client.write(behind)
+        connection = await client.accepted()
+        await until(lambda: connection._kept_back == behind)
         assert app.requests == 1
         app.goes_on.set()
         for expected in (b"200 OK", *answers):
-            assert (await answer(reader))[0] == b"HTTP/1.1 " + expected
+            assert (await client.answer())[0] == b"HTTP/1.1 " + expected
 
     talk(said, app=app)
 
@@ -361,17 +365,13 @@ def test_what_comes_behind_a_request_is_read_when_this_one_is_answered(behind: b
 def test_who_has_gone_is_noticed_also_behind_other_requests(others: int):
     app = Held()
 
-    async def said(
-        _: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write((_REQUEST + b"\r\n") * (1 + others))
-        while not app.requests:
-            await asyncio.sleep(0)
-        connection = await accepted(connections)
+    async def said(client: Client) -> None:
+        client.write((_REQUEST + b"\r\n") * (1 + others))
+        await until(lambda: app.requests)
+        connection = await client.accepted()
         assert not connection.is_gone()
-        writer.transport.abort()
-        while not app.gone:
-            await asyncio.sleep(0)
+        client.writer.transport.abort()
+        await until(lambda: app.gone)
         assert connection.is_gone()
 
     talk(said, app=app)
@@ -381,20 +381,16 @@ def test_who_has_gone_is_noticed_also_behind_other_requests(others: int):
 def test_more_than_a_head_that_comes_behind_a_request_waits_in_the_network():
     app = Held()
 
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(_REQUEST + b"\r\n")
-        while not app.requests:
-            await asyncio.sleep(0)
-        connection = await accepted(connections)
-        writer.write(_POST.replace(b"10", b"10000000") + bytes(10_000_000))
-        while connection.transport.is_reading():
-            await asyncio.sleep(0)
+    async def said(client: Client) -> None:
+        client.write(_REQUEST + b"\r\n")
+        await until(lambda: app.requests)
+        connection = await client.accepted()
+        client.write(_POST.replace(b"10", b"10000000") + bytes(10_000_000))
+        await until(lambda: not connection.transport.is_reading())
         assert len(connection._kept_back) < 1_000_000
         app.goes_on.set()
         for _ in range(2):
-            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
+            assert (await client.answer())[0] == b"HTTP/1.1 200 OK"
 
     talk(said, app=app)
 
@@ -405,15 +401,12 @@ def test_of_a_long_body_little_waits_in_memory(reads: bool):
         if scope["type"] == "http" and reads:
             await _app(scope, receive, send)
         elif scope["type"] == "http":
-            await send(_ANSWER_EMPTY)
-            await send({"type": "http.response.body", "body": b""})
+            await answer_nothing(send)
 
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        connection = await accepted(connections)
-        writer.write(_POST.replace(b"10", b"20000000") + bytes(20_000_000) + _REQUEST + b"\r\n")
-        answers = asyncio.create_task(two_answers(reader))
+    async def said(client: Client) -> None:
+        connection = await client.accepted()
+        client.write(_POST.replace(b"10", b"20000000") + bytes(20_000_000) + _REQUEST + b"\r\n")
+        answers = asyncio.create_task(client.two_answers())
         most = 0
         while not answers.done():
             most = max(most, len(connection._kept_back))
@@ -427,21 +420,18 @@ def test_of_a_long_body_little_waits_in_memory(reads: bool):
 def test_the_rest_of_a_body_that_nobody_reads_is_skipped():
     async def app(scope: Any, _: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await send(_ANSWER_EMPTY)
-            await send({"type": "http.response.body", "body": b""})
+            await answer_nothing(send)
 
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
+    async def said(client: Client) -> None:
         for _ in range(2):
-            writer.write(_POST.replace(b"10", b"300000") + b"a" * 100_000)
-            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
-            writer.write(b"a" * 200_000)
-            writer.write(_REQUEST + b"\r\n")
-            assert (await answer(reader))[0] == b"HTTP/1.1 200 OK"
-        writer.write(_POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked"))
-        assert b"connection: close" in await reader.readuntil(b"\r\n\r\n")
-        assert await reader.read() == b""
+            client.write(_POST.replace(b"10", b"300000") + b"a" * 100_000)
+            assert (await client.answer())[0] == b"HTTP/1.1 200 OK"
+            client.write(b"a" * 200_000)
+            client.write(_REQUEST + b"\r\n")
+            assert (await client.answer())[0] == b"HTTP/1.1 200 OK"
+        client.write(_POST.replace(b"Content-Length: 10", b"Transfer-Encoding: chunked"))
+        assert b"connection: close" in await client.reader.readuntil(b"\r\n\r\n")
+        assert await client.reader.read() == b""
 
     talk(said, app=app)
 
@@ -449,13 +439,11 @@ def test_the_rest_of_a_body_that_nobody_reads_is_skipped():
 def test_a_broken_body_is_refused():
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        writer.write(head)
-        await heard(connections)
-        writer.write(b"no length\r\n")
-        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
+    async def said(client: Client) -> None:
+        client.write(head)
+        await client.heard()
+        client.write(b"no length\r\n")
+        assert (await client.answer())[0] == b"HTTP/1.1 400 Bad Request"
 
     talk(said)
 
@@ -471,13 +459,10 @@ def test_a_broken_body_is_refused():
     ids=["long header", "long address", "two hosts", "two tokens"],
 )
 def test_a_head_that_is_too_long_or_ambiguous_is_refused_whole(head: bytes):
-    async def said(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connections: ClientConnections
-    ) -> None:
-        connection = await accepted(connections)
+    async def said(client: Client) -> None:
+        connection = await client.accepted()
         connection.data_received(head)
-        assert (await answer(reader))[0] == b"HTTP/1.1 400 Bad Request"
-        del writer
+        assert (await client.answer())[0] == b"HTTP/1.1 400 Bad Request"
 
     talk(said)
 
@@ -489,12 +474,12 @@ def test_cookies_that_take_quadratic_time_to_read_are_left_out():
         seen.extend(value for name, value in scope["headers"] if name == b"cookie")
         await _app(scope, receive, send)
 
-    async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _: ClientConnections) -> None:
+    async def said(client: Client) -> None:
         escaped = b'other="' + b"\\\\" * 10_000 + b'"'
-        writer.write(
+        client.write(
             _REQUEST + b"Cookie: pilotage-1=a.b; " + escaped + b"; c=d\r\nCookie: " + escaped + b"\r\n\r\n"
         )
-        assert await answer(reader) == (b"HTTP/1.1 200 OK", b"0")
+        assert await client.answer() == (b"HTTP/1.1 200 OK", b"0")
 
     talk(said, app=app)
     assert seen == [b"pilotage-1=a.b; c=d", b""]

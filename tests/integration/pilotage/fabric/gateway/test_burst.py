@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,13 +150,6 @@ class Burst:
                 gateway.manager.advance()
             else:
                 gateway.leases.deliver()
-
-
-@pytest.fixture
-def engine(sqlite_url: str) -> Iterator[Engine]:
-    engine = database.connect(sqlite_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from cs_config.options.options import VoOptions
@@ -27,10 +26,9 @@ from pilotage.fabric.pilot.service.service_client import Work
 from pilotage.fabric.pilot.service.transport import Away, Refused, TokenNotAccepted
 from pilotage.service.services import utc_now
 from requirements.nodes import lrms_vocabulary
-from taskqueue.db import database
 from tests.support.commands import Run, run, send_to
 from tests.support.gateway import QUEUE, SITE, Ground, end, phases
-from tests.support.service import running
+from tests.support.service import Service
 
 __all__ = ["run"]
 
@@ -55,17 +53,12 @@ DONE = Report("Done", "Execution Complete", "all 4 local jobs are done", 0)
 PARTIAL = Report("Failed", "Application Finished With Errors", "3 of 4 local jobs are done", 1)
 
 
-@pytest.fixture
-def engine(sqlite_url: str) -> Iterator[Engine]:
-    engine = database.connect(sqlite_url)  # what the service does is tested on both
-    yield engine
-    engine.dispose()
+pytestmark = pytest.mark.config(CONFIG)
 
 
 @pytest.fixture
-def ground(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
-    with running(engine, tmp_path, CONFIG) as service:
-        yield Ground(service, tmp_path / "gateway", monkeypatch)
+def ground(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    return Ground(service, tmp_path / "gateway", monkeypatch)
 
 
 def archive(directory: Path) -> Path:
@@ -197,14 +190,14 @@ def test_a_request_that_is_repeated_after_a_restart_asks_for_flags_as_it_did(
     assert all(request_id != first and not flags for request_id, flags in later)
 
 
+def refuse(_: object, job: BatchJob) -> str:
+    raise SubmissionRefused(f"{job.stamp}: no such account")
+
+
 def test_a_grid_job_that_the_batch_system_refuses_goes_back_and_no_more_come(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = ground.submit()
-
-    def refuse(_: object, job: BatchJob) -> str:
-        raise SubmissionRefused(f"{job.stamp}: no such account")
-
     with ground.gateway() as gateway:
         talk(gateway)
         monkeypatch.setattr(type(gateway.manager.context.systems["host"].system), "submit", refuse)
@@ -223,10 +216,6 @@ def test_a_single_cycle_fails_if_the_batch_system_refuses_every_local_job(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [job_id] = ground.submit()
-
-    def refuse(_: object, job: BatchJob) -> str:
-        raise SubmissionRefused(f"{job.stamp}: no such account")
-
     with ground.gateway() as gateway:
         with monkeypatch.context() as patched:
             patched.setattr(type(gateway.manager.context.systems["host"].system), "submit", refuse)

@@ -1,12 +1,11 @@
 """A simulated host whose load grows with submissions, before a real service: only its own load bounds it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 
 from pilotage.cli.processes import gateway as processes_gateway
 from pilotage.fabric.batch.batch_system import (
@@ -24,9 +23,8 @@ from pilotage.fabric.batch.shell import Completed, LocalShell
 from pilotage.fabric.gateway.gateway import Gateway
 from pilotage.fabric.manager.shared_area import SharedBatchSystem
 from pilotage.service.services import utc_now
-from taskqueue.db import database
 from tests.support.gateway import SITE, Ground
-from tests.support.service import running
+from tests.support.service import Service
 
 CONFIG = """
 Resources:
@@ -106,11 +104,14 @@ class ShellOfLoadedHost(LocalShell):
         return Completed(status=0, stdout=text, stderr="")
 
 
+def throttled(requirements: str) -> pytest.MarkDecorator:
+    """With a throttle at the site that requires this."""
+    return pytest.mark.config(CONFIG.format(requirements=requirements))
+
+
 @pytest.fixture
-def engine(sqlite_url: str) -> Iterator[Engine]:
-    engine = database.connect(sqlite_url)
-    yield engine
-    engine.dispose()
+def ground(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    return Ground(service, tmp_path / "gateway", monkeypatch)
 
 
 @pytest.fixture
@@ -144,68 +145,54 @@ def run_rounds(ground: Ground, host: LoadedHost) -> None:
 
 
 @pytest.mark.parametrize(
-    ("requirements", "is_bounded"), [(WITH_LOAD, True), (WITHOUT_LOAD, False)], ids=["with", "without"]
+    "is_bounded",
+    [
+        pytest.param(True, marks=throttled(WITH_LOAD), id="with"),
+        pytest.param(False, marks=throttled(WITHOUT_LOAD), id="without"),
+    ],
 )
-def test_a_throttle_that_reads_the_load_bounds_it(
-    engine: Engine,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    host: LoadedHost,
-    requirements: str,
-    is_bounded: bool,
-) -> None:
-    with running(engine, tmp_path, CONFIG.format(requirements=requirements)) as service:
-        run_rounds(Ground(service, tmp_path / "gateway", monkeypatch), host)
+def test_a_throttle_that_reads_the_load_bounds_it(ground: Ground, host: LoadedHost, is_bounded: bool) -> None:
+    run_rounds(ground, host)
     # The last ones are matched below 10, and all that is matched by one advertisement is submitted.
     bound = 10 + AT_ONCE * LOCAL_JOBS
     assert host.highest > 10, "the load reaches where the throttle closes"
     assert (host.highest < bound) == is_bounded, host.highest
 
 
-def test_why_it_is_closed_names_what_was_measured(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LoadedHost
-) -> None:
-    with running(engine, tmp_path, CONFIG.format(requirements=WITH_LOAD)) as service:
-        ground = Ground(service, tmp_path / "gateway", monkeypatch)
-        host.load = 20
-        with ground.gateway() as gateway:
-            advance(gateway)
-            assert ground.throttle()["why"] == "Load < 10 is not true: Load is absent"
-            gateway.talk(utc_now())
-        assert ground.throttle()["why"] == "Load < 10 is not true: Load = 20"
+@throttled(WITH_LOAD)
+def test_why_it_is_closed_names_what_was_measured(ground: Ground, host: LoadedHost) -> None:
+    host.load = 20
+    with ground.gateway() as gateway:
+        advance(gateway)
+        assert ground.throttle()["why"] == "Load < 10 is not true: Load is absent"
+        gateway.talk(utc_now())
+    assert ground.throttle()["why"] == "Load < 10 is not true: Load = 20"
 
 
-def test_a_single_cycle_measures_the_load_before_it_advertises(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LoadedHost
-) -> None:
-    with running(engine, tmp_path, CONFIG.format(requirements=WITH_LOAD)) as service:
-        ground = Ground(service, tmp_path / "gateway", monkeypatch)
-        ground.submit()
-        with ground.gateway() as gateway:
-            assert gateway.run_once(utc_now()).taken == 1
-        assert host.ended, "a local job was submitted"
+@throttled(WITH_LOAD)
+def test_a_single_cycle_measures_the_load_before_it_advertises(ground: Ground, host: LoadedHost) -> None:
+    ground.submit()
+    with ground.gateway() as gateway:
+        assert gateway.run_once(utc_now()).taken == 1
+    assert host.ended, "a local job was submitted"
 
 
-def test_failed_and_slow_submissions_close_it_and_are_forgotten(
-    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: LoadedHost
-) -> None:
-    requirements = "SubmitErrors < 1 && SubmitSeconds < 30"
-    with running(engine, tmp_path, CONFIG.format(requirements=requirements)) as service:
-        ground = Ground(service, tmp_path / "gateway", monkeypatch)
-        ground.submit()
-        host.load, host.refuses = 20, True
-        with ground.gateway(retries={"tries": 1}) as gateway:
-            gateway.talk(utc_now())
-            advance(gateway)
-            gateway.talk(utc_now())
-            why = ground.throttle()["why"]
-            assert why == (
-                "SubmitErrors < 1 is not true: SubmitErrors = 1; "
-                "SubmitSeconds < 30 is not true: SubmitSeconds = 40"
-            )
-            host.seconds += 900
-            gateway.talk(utc_now())
-            assert ground.throttle()["open"]
-        found = ground.operator.get(f"/api/v1/sites/{SITE}").json()["advertised"]
-        values = {each["name"]: each["value"] for each in found if each["scope"] == SITE}
-        assert (values["SubmitErrors"], values["SubmitSeconds"]) == (0, 0)
+@throttled("SubmitErrors < 1 && SubmitSeconds < 30")
+def test_failed_and_slow_submissions_close_it_and_are_forgotten(ground: Ground, host: LoadedHost) -> None:
+    ground.submit()
+    host.load, host.refuses = 20, True
+    with ground.gateway(retries={"tries": 1}) as gateway:
+        gateway.talk(utc_now())
+        advance(gateway)
+        gateway.talk(utc_now())
+        why = ground.throttle()["why"]
+        assert why == (
+            "SubmitErrors < 1 is not true: SubmitErrors = 1; "
+            "SubmitSeconds < 30 is not true: SubmitSeconds = 40"
+        )
+        host.seconds += 900
+        gateway.talk(utc_now())
+        assert ground.throttle()["open"]
+    found = ground.operator.get(f"/api/v1/sites/{SITE}").json()["advertised"]
+    values = {each["name"]: each["value"] for each in found if each["scope"] == SITE}
+    assert (values["SubmitErrors"], values["SubmitSeconds"]) == (0, 0)

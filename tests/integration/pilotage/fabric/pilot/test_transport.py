@@ -8,16 +8,12 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from examples.servers.certificates import Authority
 from pilotage.client.api import ApiError, ServiceAway, ServiceClient
 from pilotage.fabric.pilot.service import transport
 from pilotage.fabric.pilot.service.transport import (
@@ -103,31 +99,15 @@ def test_what_is_no_answer_may_be_tried_again(answer: bytes) -> None:
         call(answer)
 
 
-@pytest.mark.parametrize("text", ["inf", "1e999", "nan", "soon"])
-def test_a_pause_without_an_end_is_none(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "pause"), [("17", 17), ("inf", None), ("1e999", None), ("nan", None), ("soon", None)]
+)
+def test_the_service_says_when_to_come_back_and_a_pause_without_an_end_is_none(
+    text: str, pause: float | None
+) -> None:
     with pytest.raises(Away) as caught:
         call(http(b"{}", "429 Too Many Requests", f"Retry-After: {text}"))
-    assert caught.value.retry_after is None
-
-
-def test_the_service_says_when_to_come_back() -> None:
-    with pytest.raises(Away) as caught:
-        call(http(b"{}", "429 Too Many Requests", "Retry-After: 17"))
-    assert caught.value.retry_after == 17
-
-
-def test_a_refusal_has_its_code_and_message() -> None:
-    body = b'{"error": {"code": "stale_lease", "message": "attempt 1 is closed", "details": {}}}'
-
-    with pytest.raises(Refused, match="attempt 1 is closed") as caught:
-        call(http(body, "409 Conflict"))
-    assert (caught.value.status, caught.value.code) == (409, "stale_lease")
-
-
-def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
-    with pytest.raises(Refused) as caught:
-        call(http(b"<html>", "413 Content Too Large"))
-    assert caught.value.status == 413
+    assert caught.value.retry_after == pause
 
 
 @pytest.mark.parametrize(
@@ -147,11 +127,18 @@ def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
 def test_what_ends_an_attempt_is_told_from_what_a_report_should_not_hold(
     status: int, code: str, ends: bool
 ) -> None:
-    body = f'{{"error": {{"code": "{code}", "message": "x", "details": {{}}}}}}'.encode()
+    body = f'{{"error": {{"code": "{code}", "message": "it is closed", "details": {{}}}}}}'.encode()
 
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refused, match="it is closed") as caught:
         call(http(body, f"{status} No"))
+    assert (caught.value.status, caught.value.code) == (status, code)
     assert caught.value.ends_attempt is ends
+
+
+def test_a_refusal_that_is_not_ours_is_one_all_the_same() -> None:
+    with pytest.raises(Refused) as caught:
+        call(http(b"<html>", "413 Content Too Large"))
+    assert caught.value.status == 413
 
 
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "302 Found", "307 Temporary Redirect"])
@@ -213,43 +200,18 @@ def test_an_address_of_a_proxy_that_is_none_is_told(url: str) -> None:
         transport.choose_proxy("https://pilotage.example.org", url, {})
 
 
-def certificate(directory: Path) -> Path:
-    """A certificate for 127.0.0.1, signed by itself, with its key, in one file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = directory / "certificate.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return file
-
-
 @contextmanager
-def answering_with_tls(file: Path) -> Iterator[str]:
+def answering_with_tls(directory: Path) -> Iterator[str]:
+    """With a certificate of the authority of which `ca.pem` is."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file)
+    context.load_cert_chain(*Authority(directory).sign("localhost"))
     with answering(http(b'{"a": 1}'), lambda each: context.wrap_socket(each, server_side=True)) as address:
         yield f"https://localhost:{address.rpartition(':')[2]}"
 
 
 def test_tls_is_verified(tmp_path: Path) -> None:
-    file = certificate(tmp_path)
-    with answering_with_tls(file) as url:
-        for trusted in (file, tmp_path):
+    with answering_with_tls(tmp_path) as url:
+        for trusted in (tmp_path / "ca.pem", tmp_path):
             trusting = Transport(url, "token", context=transport.tls_context(trusted))
             assert trusting.call("GET", "/x").body == {"a": 1}
         with pytest.raises(Away, match=r"(?i)certificate"):
@@ -260,7 +222,7 @@ def test_a_damaged_certificate_in_a_directory_spoils_nothing(tmp_path: Path) -> 
     (tmp_path / "broken.pem").write_text("no certificate")
     with pytest.raises(ValueError, match="contains no CA certificate"):
         transport.tls_context(tmp_path)
-    with answering_with_tls(certificate(tmp_path)) as url:
+    with answering_with_tls(tmp_path) as url:
         trusting = Transport(url, "token", context=transport.tls_context(tmp_path))
         assert trusting.call("GET", "/x").body == {"a": 1}
 
@@ -273,11 +235,10 @@ def test_a_file_without_certificates_is_wrong_usage(tmp_path: Path, named: str) 
 
 
 def test_through_a_proxy_tls_goes_to_the_service_itself(tmp_path: Path) -> None:
-    file = certificate(tmp_path)
-    with answering_with_tls(file) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
+    with answering_with_tls(tmp_path) as url, ForwardProxy(authorization="Basic bWU6c2VjcmV0") as between:
         environment = {"HTTPS_PROXY": between.url.replace("//", "//me:secret@")}
         on_the_way = transport.choose_proxy(url, None, environment)
-        going = Transport(url, "token", context=transport.tls_context(file), proxy=on_the_way)
+        going = Transport(url, "token", context=transport.tls_context(tmp_path), proxy=on_the_way)
         assert going.call("GET", "/x").body == {"a": 1}
     assert between.asked == [f"CONNECT {url.removeprefix('https://')}"], "nothing of the request is seen"
 
@@ -292,9 +253,8 @@ def test_through_a_proxy_plain_http_is_asked_with_the_whole_address() -> None:
 
 
 def test_a_proxy_that_refuses_may_be_tried_again(tmp_path: Path) -> None:
-    file = certificate(tmp_path)
     with (
-        answering_with_tls(file) as url,
+        answering_with_tls(tmp_path) as url,
         ForwardProxy(authorization="Basic x") as between,
         pytest.raises(Away, match="407"),
     ):

@@ -10,7 +10,7 @@ from sqlalchemy import Engine
 
 from cs_config.options import bounds
 from pilotage.service.services import utc_now
-from tests.support.service import running
+from tests.support.service import Service, running
 
 TREE = """
 Resources:
@@ -65,17 +65,17 @@ def test_hardware_that_nobody_had_is_warned_of(engine: Engine, tmp_path: Path) -
         assert warn(user, MinRAM=30_000, Site="LCG.B.org") == []  # no pilot was seen there
 
 
-def test_submissions_that_are_decided_later_are_warned_of_by_class(engine: Engine, tmp_path: Path) -> None:
-    with running(engine, tmp_path, TREE + WARN) as service:
-        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
-        assert pilot.post("/api/v1/matcher/requestJob", json=SLOT).is_success
-        service.parts.hardware.store()
-        job = {"Executable": "/bin/true", "CPUTime": 3600, "Parameters": bounds.DECIDED_JOBS}
-        few, much = {**job, "MinRAM": 1000}, {**job, "MinRAM": 30_000}
-        answer = user.post("/api/v1/jobs", json={"jobs": [few, much]}).json()
-        assert len(answer["job_ids"]) == 2 * bounds.DECIDED_JOBS
-        [text] = answer["warnings"]
-        assert "lacks MinRAM (at least 30000 MB)" in text
+@pytest.mark.config(TREE + WARN)
+def test_submissions_that_are_decided_later_are_warned_of_by_class(service: Service) -> None:
+    user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+    assert pilot.post("/api/v1/matcher/requestJob", json=SLOT).is_success
+    service.parts.hardware.store()
+    job = {"Executable": "/bin/true", "CPUTime": 3600, "Parameters": bounds.DECIDED_JOBS}
+    few, much = {**job, "MinRAM": 1000}, {**job, "MinRAM": 30_000}
+    answer = user.post("/api/v1/jobs", json={"jobs": [few, much]}).json()
+    assert len(answer["job_ids"]) == 2 * bounds.DECIDED_JOBS
+    [text] = answer["warnings"]
+    assert "lacks MinRAM (at least 30000 MB)" in text
 
 
 @pytest.mark.parametrize(("option", "days"), [("", 90), (WARN, 7)])
@@ -101,36 +101,36 @@ def test_an_explanation_names_hardware_that_no_pilot_had(
         )
 
 
-def test_seen_hardware_is_listed_by_site(engine: Engine, tmp_path: Path) -> None:
-    with running(engine, tmp_path, TREE) as service:
-        user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
-        document = {
-            "site": "LCG.A.org",
-            "GridCE": "ce1",
-            "Queue": "long",
-            "JobType": "Test",
-            "system": {"name": "Linux"},
-            "wall_time": 86_400,
-            "cpu_power_db12": 10.0,
-            "cpu": {
-                "num_nodes": 1,
-                "num_cores": 16,
-                "ram_mb": 32_000,
-                "architecture": {"name": "aarch64", "features": ["asimd", "atomics", "asimdrdm", "crc32"]},
-            },
-            "gpu": {"count": 1, "vendor": "nvidia", "arch": "sm_89", "vram_mb_per_gpu": 24_000}
-            | {"min_runtime_version": "12.4"},
-        }
-        assert pilot.post("/api/v1/matcher/requestJob", json=document).is_success
-        service.parts.hardware.store()
-        [seen] = list_seen(user)
-        assert {name: seen[name] for name in ("processors", "max_ram_mb", "cpu_level", "gpus")} == {
-            "processors": 16,
-            "max_ram_mb": 32_000,
-            "cpu_level": "armv8.1-a",
-            "gpus": 1,
-        }
-        assert (seen["gpu_vendor"], seen["gpu_architecture"], seen["gpu_runtime"]) == ("nvidia", 89, "12.4")
-        assert list_seen(user, site="LCG.A.org") == [seen]
-        assert list_seen(user, site="LCG.B.org") == []
-        assert user.get("/api/v1/hardware", params={"site": "LCG.C.org"}).status_code == 404
+@pytest.mark.config(TREE)
+def test_seen_hardware_is_listed_by_site(service: Service) -> None:
+    user, pilot = service.user(), service.pilot("LCG.A.org/ce1/long")
+    document = {
+        "site": "LCG.A.org",
+        "GridCE": "ce1",
+        "Queue": "long",
+        "JobType": "Test",
+        "system": {"name": "Linux"},
+        "wall_time": 86_400,
+        "cpu_power_db12": 10.0,
+        "cpu": {
+            "num_nodes": 1,
+            "num_cores": 16,
+            "ram_mb": 32_000,
+            "architecture": {"name": "aarch64", "features": ["asimd", "atomics", "asimdrdm", "crc32"]},
+        },
+        "gpu": {"count": 1, "vendor": "nvidia", "arch": "sm_89", "vram_mb_per_gpu": 24_000}
+        | {"min_runtime_version": "12.4"},
+    }
+    assert pilot.post("/api/v1/matcher/requestJob", json=document).is_success
+    service.parts.hardware.store()
+    [seen] = list_seen(user)
+    assert {name: seen[name] for name in ("processors", "max_ram_mb", "cpu_level", "gpus")} == {
+        "processors": 16,
+        "max_ram_mb": 32_000,
+        "cpu_level": "armv8.1-a",
+        "gpus": 1,
+    }
+    assert (seen["gpu_vendor"], seen["gpu_architecture"], seen["gpu_runtime"]) == ("nvidia", 89, "12.4")
+    assert list_seen(user, site="LCG.A.org") == [seen]
+    assert list_seen(user, site="LCG.B.org") == []
+    assert user.get("/api/v1/hardware", params={"site": "LCG.C.org"}).status_code == 404

@@ -8,8 +8,6 @@ from tests.support import databases
 from tests.support.factories.specification_scenarios import SpecificationScenario, read_scenarios
 from tests.support.service import Service
 
-pytestmark = databases.BOTH
-
 SITES = {"SiteA"}.union(*({*each.sites, each.node["site"]} for each in read_scenarios()))
 SITE = "{VO: [cms], CEs: {ce: {Queues: {q: {Architecture: x86_64}}}}}"
 CONFIG = f"""
@@ -17,23 +15,18 @@ Resources: {{Sites: {{{", ".join(f"{site}: {SITE}" for site in sorted(SITES))}}}
 Registry: {{VO: {{cms: {{}}}}}}
 Operations: {{Defaults: {{Limits: {{RequestsPerSecond: 100000}}}}}}
 """
+pytestmark = [databases.BOTH, pytest.mark.config(CONFIG)]
 
 
-@pytest.fixture(name="configured")
-def _configured(service: Service) -> Service:
-    service.configure(CONFIG)
-    return service
-
-
-def test_jobs_of_all_scenarios_go_to_the_nodes_that_they_fit(configured: Service) -> None:
-    user = configured.user()
+def test_jobs_of_all_scenarios_go_to_the_nodes_that_they_fit(service: Service) -> None:
+    user = service.user()
     wrong: list[str] = []
     for scenario in read_scenarios():
         answer = user.post("/api/v1/jobs", json={"jobs": [scenario.description]})
         assert answer.status_code == 201, (scenario.name, answer.text)
         [job_id] = answer.json()["job_ids"]
         assert user.get(f"/api/v1/jobs/{job_id}").json()["description"]["requirements"] == scenario.job
-        if take(configured.pilot(processors=1024), scenario) != ([job_id] if scenario.fits else []):
+        if take(service.pilot(processors=1024), scenario) != ([job_id] if scenario.fits else []):
             wrong.append(scenario.name)
         user.post(f"/api/v1/jobs/{job_id}/kill")
     assert not wrong
@@ -48,19 +41,19 @@ def take(pilot: Any, scenario: SpecificationScenario) -> list[int]:
     return [match["job_id"] for match in answer.json()["matches"]]
 
 
-def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(configured: Service) -> None:
+def test_a_misspelt_word_of_a_reserved_prefix_is_a_warning(service: Service) -> None:
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "os:debain12"}}
-    answer = configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()
+    answer = service.user().post("/api/v1/jobs", json={"jobs": [job]}).json()
     misspelt, stuck = answer["warnings"]
     assert misspelt == "os:debain12: unknown word of a reserved prefix, did you mean os:debian12?"
     assert stuck.startswith("job 1: no queue is eligible: 9 of 9 fail TagExpression, os:debain12; ")
 
 
-def test_a_document_without_sections_is_a_warning(configured: Service) -> None:
+def test_a_document_without_sections_is_a_warning(service: Service) -> None:
     def submit(requirements: dict[str, object]) -> list[str]:
         job = {"executable": "x", "requirements": requirements}
-        return list(configured.user().post("/api/v1/jobs", json={"jobs": [job]}).json()["warnings"])
+        return list(service.user().post("/api/v1/jobs", json={"jobs": [job]}).json()["warnings"])
 
     assert any(
         "without a section such as cpu" in text for text in submit({"wall_time": 60, "tags": "os:el9"})
@@ -68,17 +61,17 @@ def test_a_document_without_sections_is_a_warning(configured: Service) -> None:
     assert not any("section" in text for text in submit({"wall_time": 60, "OS": "el9"}))
 
 
-def test_directors_send_pilots_where_only_the_nodes_know_whether_a_job_fits(configured: Service) -> None:
+def test_directors_send_pilots_where_only_the_nodes_know_whether_a_job_fits(service: Service) -> None:
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v3"}}
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu}}
-    configured.user().post("/api/v1/jobs", json={"jobs": [job]})
+    service.user().post("/api/v1/jobs", json={"jobs": [job]})
     place = {"Site": "SiteA", "GridCE": "ce", "Queue": "q", "CPUTime": 1000}
     resources = [place, place | {"Architecture": "x86_64"}, place | {"Architecture": "aarch64"}]
-    found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
+    found = service.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
     assert [bool(each) for each in found["resources"]] == [True, True, False]
 
 
-def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(configured: Service) -> None:
+def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(service: Service) -> None:
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v1"}}
     job = {
         "executable": "x",
@@ -88,7 +81,7 @@ def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(con
             "tags": "cvmfs:lhcb.cern.ch & ~hostfeat:ptrace",
         },
     }
-    configured.user().post("/api/v1/jobs", json={"jobs": [job]})
+    service.user().post("/api/v1/jobs", json={"jobs": [job]})
     place = {"Site": "SiteA", "GridCE": "ce", "Queue": "q", "CPUTime": 1000, "WallTime": 1000}
     resources = [
         place,
@@ -98,14 +91,14 @@ def test_directors_send_pilots_for_tags_and_work_that_only_the_nodes_measure(con
         place | {"CPUPowerDB12": 25},
         place | {"CPUPowerDB12": 15},
     ]
-    found = configured.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
+    found = service.operator().post("/api/v1/matcher/getDemand", json={"resources": resources}).json()
     assert [bool(each) for each in found["resources"]] == [True, True, False, False, True, False]
 
 
-def test_an_explanation_tells_what_only_the_nodes_decide(configured: Service) -> None:
+def test_an_explanation_tells_what_only_the_nodes_decide(service: Service) -> None:
     cpu = {"architecture": {"name": "x86_64", "level": "x86-64-v3"}}
     job = {"executable": "x", "requirements": {"wall_time": 60, "cpu": cpu, "tags": "hostfeat:io_uring"}}
-    user = configured.user()
+    user = service.user()
     [job_id] = user.post("/api/v1/jobs", json={"jobs": [job]}).json()["job_ids"]
     now = user.get(f"/api/v1/jobs/{job_id}/explain").json()["now"]
     [text] = [each for each in now if "leave to their nodes" in each]
