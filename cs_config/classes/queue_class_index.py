@@ -5,7 +5,7 @@ There is one index for each VO and version of the configuration: it is the cache
 Source of the selection of nodes: RFC #7's helper for eligible nodes.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
@@ -14,7 +14,7 @@ from cs_config.cache import Cache, derived
 from cs_config.classes.queue_classes import QueueClass, queue_classes
 from cs_config.classes.queue_columns import EligibleSets, QueueColumns
 from cs_config.options.operations import options_for
-from cs_config.tree import glue, inheritance
+from cs_config.tree import cpu_time, glue, inheritance
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from requirements import evaluator, kept
@@ -22,11 +22,12 @@ from requirements.bitset import list_positions
 from requirements.canonical import Requirements
 from requirements.classad.expression import parse_expression
 from requirements.errors import InvalidRequest, Problem, did_you_mean
-from requirements.record import Declarations, parse_record
+from requirements.record import Declarations, Record, compared_parameter, mismatch, parse_record
 from requirements.values import Value, fold
 
 #: Cached results of parts, and of pools: one takes up to two kilobytes.
 _CACHE_SIZE: Final = 50_000
+_CPU_TIME: Final = "cputime"
 
 
 class QueueClassIndex(QueueColumns[QueueClass]):
@@ -144,8 +145,9 @@ def get_eligible_nodes(
 ) -> NodeTree:
     """Select nodes that a VO may use by effective parameters of queues and of their CEs; both must match.
 
-    A selection is a record of required values, or an expression. A `Site` or `CE` is selected if one of its
-    queues is, and has its own effective parameters. `sites` restricts the selection to some sites.
+    A selection is a record of required values, or an expression. In a record for queues `CPUTime` is
+    compared with what pilots offer there. A `Site` or `CE` is selected if one of its queues is, and has its
+    own effective parameters. `sites` restricts the selection to some sites.
 
     Raises InvalidInput for values that cannot be compared, and for an unknown type of node.
     """
@@ -157,7 +159,7 @@ def get_eligible_nodes(
     declarations = options_for(config, vo).job_description.declarations
     of_ce = _parse_selection(ce, declarations, "ce")
     of_queue = _parse_selection(queue, declarations, "queue")
-    queues = frozenset(config.addresses) if of_queue is None else eligible_queues(config, vo, of_queue)
+    queues = frozenset(config.addresses) if of_queue is None else _select_queues(config, vo, of_queue)
     tree: NodeTree = {}
     for address in sorted(queues):
         if sites is not None and address.site not in sites:
@@ -170,6 +172,38 @@ def get_eligible_nodes(
             if name not in here:
                 here[name] = _node_values(config, address, vo, NODE_TYPES[node])
     return tree
+
+
+def _select_queues(config: Configuration, vo: str, asked: Requirements) -> frozenset[QueueAddress]:
+    """The queues that fulfil the requirements; a record's CPU time is compared with what pilots offer there.
+
+    So does the matching with the CPU time of a job. A queue that limits no time has no value to compare.
+    """
+    found = eligible_queues(config, vo, asked)
+    if not isinstance(asked, Record):
+        return found
+    declarations = options_for(config, vo).job_description.declarations
+    wanted = {
+        name: value
+        for name, value in asked.values
+        if fold(compared_parameter(name, declarations.get(name))) == _CPU_TIME
+    }
+    if not wanted or any(
+        mismatch(value, cpu_time.DEFAULT, declarations.get(name)) for name, value in wanted.items()
+    ):
+        return found
+    others = Record(values=tuple(each for each in asked.values if each[0] not in wanted))
+    fitting: Iterable[QueueClass] = (
+        (each.queue_class for each in eligible_classes(config, vo, others))
+        if others.values
+        else queue_classes(config, vo)
+    )
+    return found.union(*(each.queues for each in fitting if _limits_no_time(each)))
+
+
+def _limits_no_time(queues: QueueClass) -> bool:
+    known = {fold(name): value for name, value in queues.values.items()}
+    return _CPU_TIME not in queues.nodes and cpu_time.compute(known) is None
 
 
 def _parse_selection(given: Selection | None, declarations: Declarations, path: str) -> Requirements | None:

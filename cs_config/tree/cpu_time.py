@@ -13,6 +13,13 @@ from requirements.values import Value
 REFERENCE_SI00: Final = 250
 #: Folded parameters of a queue without `CPUTime` from which its CPU time follows.
 SOURCES: Final = ("maxcputime", "maxwallclocktime")
+#: Seconds that pilots offer where the queue limits neither CPU nor wall time: three days.
+DEFAULT: Final = 259_200
+
+
+def find_offered(known: Mapping[str, Value]) -> int:
+    """Normalised CPU seconds that pilots offer at a queue with these folded parameters."""
+    return DEFAULT if (time := compute(known)) is None else time
 
 
 def compute(known: Mapping[str, Value]) -> int | None:

@@ -18,9 +18,6 @@ from requirements.values import Value, fold
 
 Number = TypeVar("Number", int | None, float | None)
 
-#: Default CPU time in seconds: three days.
-CPU_TIME = 259_200
-
 
 #: Parameters from which an offer is computed; queues with equal values have equal offers.
 READ = (
@@ -43,7 +40,7 @@ def build_resource(values: Mapping[str, Value], managed_types: frozenset[str] = 
     missing = managed_types.difference(map(fold, declared)) if declared else frozenset[str]()
     required = _read_texts(known, "requiredtag")
     stated = {
-        "CPUTime": CPU_TIME if (time := cpu_time.compute(known)) is None else time,
+        "CPUTime": cpu_time.find_offered(known),
         "MaxRAM": _read_ram(known),
         "NumberOfProcessors": cpu_time.read_number(known, "numberofprocessors") or 1,
         **{each.keyword: _read_quantity(known, each) for each in QUANTITIES},

@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from pydantic import BaseModel, Field
 
 from cs_config.editing import editor
+from cs_config.tree import cpu_time
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.preview.impacts import BlamedParameter
@@ -159,6 +160,7 @@ def _render_site(
         waiting=overview.count_waiting_for_queues(page.parts, caller, site),
         ces=[(ce, list(there)) for ce, there in groupby(queues, key=lambda queue: queue.ce)],
         config=config,
+        cpu_times={queue: _find_cpu_time(config, queue, selected) for queue in queues},
         vos=vos,
         vo=selected,
         may_ban=may_ban,
@@ -181,6 +183,12 @@ def _draw_charts(page: PageContext, site: str) -> list[Chart]:
 _KINDS = 30
 #: Offers that are listed.
 _OFFERS = 20
+
+
+def _find_cpu_time(config: Configuration, queue: QueueAddress, vo: str) -> int:
+    """Normalised CPU seconds that pilots offer at a queue, whichever parameters limit them."""
+    known = {fold(name): value for name, value in config.values(queue, vo).items()}
+    return cpu_time.find_offered(known)
 
 
 @router.get("/sites/{site}/offers")

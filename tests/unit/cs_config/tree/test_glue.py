@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cs_config import validate
 from cs_config.classes import queue_class_index, queue_classes
-from cs_config.tree import glue
+from cs_config.tree import cpu_time, glue
 from cs_config.tree.address import QueueAddress
 from matcher.request import queue_offer
 from requirements.classad.expression import parse_expression
@@ -241,15 +241,35 @@ Resources:
             stated: {CPUTime: 1000, maxCPUTime: 10080}
             open: {MaxRAM: 2000}
 Registry: {VO: {cms: {}}}
+Operations: {Defaults: {JobDescription: {Seconds: {type: number, resource: CPUTime}}}}
 """
 
 
-@pytest.mark.parametrize("asked", [{"CPUTime": 200_000}, "other.CPUTime >= 200000"], ids=str)
+@pytest.mark.parametrize(
+    ("asked", "queues"),
+    [
+        ("other.CPUTime >= 200000", ["long", "walled"]),
+        ({"CPUTime": 200_000}, ["long", "open", "walled"]),
+        ({"cputime": cpu_time.DEFAULT}, ["long", "open"]),
+        ({"CPUTime": cpu_time.DEFAULT + 1}, ["long"]),
+        ({"CPUTime": 200_000, "MaxRAM": 2000}, ["open"]),
+        ({"CPUTime": 200_000, "MaxRAM": 2001}, []),
+        ({"Seconds": 200_000}, ["long", "open", "walled"]),
+    ],
+    ids=str,
+)
 def test_cpu_time_that_follows_from_other_limits_can_be_required_like_a_stated_one(
-    asked: dict[str, object] | str,
+    asked: dict[str, object] | str, queues: list[str]
 ) -> None:
+    """An expression compares values of the ad; a record's CPU time what pilots offer, as a job's does."""
     config = validate.parse(LIMITED)
     found = queue_class_index.get_eligible_nodes(config, vo="cms", queue=asked)
+    assert sorted(found.get("LCG.A.ch", {}).get("ce", ())) == queues
+
+
+def test_cpu_time_that_nodes_decide_is_theirs() -> None:
+    text = LIMITED.replace("MaxRAM: 2000", "NodeAttributes: {CPUTime: [1000, 2000]}")
+    found = queue_class_index.get_eligible_nodes(validate.parse(text), vo="cms", queue={"CPUTime": 200_000})
     assert sorted(found["LCG.A.ch"]["ce"]) == ["long", "walled"]
 
 
@@ -261,4 +281,4 @@ def test_the_cpu_time_of_a_queues_ad_is_what_pilots_offer_there() -> None:
         each.queue: queue_offer.build_resource(config.values(each, "cms")).cpu_time
         for each in config.addresses
     }
-    assert offers == {**ads, "open": queue_offer.CPU_TIME}
+    assert offers == {**ads, "open": cpu_time.DEFAULT}

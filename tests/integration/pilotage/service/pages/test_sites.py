@@ -152,6 +152,15 @@ def test_a_queue_stands_once_and_its_page_tells_where_its_parameters_come_from(
     expect(row).to_contain_text("version 1, test")
 
 
+def test_the_cpu_time_of_a_queue_is_what_pilots_offer_there(grid: Service, signed_in: SignedIn):
+    """Where none is stated, too: such a queue takes jobs of up to three days."""
+    page = signed_in(grid, role="operator", user="root")
+    page.goto("/sites/LCG.C.org")
+    assert _row(page, "q ce3").startswith("q ce3 off 3 d –")
+    page.goto(f"/sites/{OTHER}")
+    assert _row(page, "all ce2").startswith("all ce2 on 1 d 4 h 16")
+
+
 def test_a_site_admin_plans_a_downtime_and_removes_it(grid: Service, signed_in: SignedIn):
     page = signed_in(grid, role="site_admin", site=SITE, user="eva")
     page.goto(f"/sites/{SITE}")
