@@ -4,13 +4,13 @@ import json
 from collections.abc import Iterable
 
 from requirements.quantities import VERSIONS
-from requirements.values import fold
+from requirements.values import fold, read_real
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, object]:
     """Values by name of words such as `Memory=6000`: numbers, JSON, else texts; None for an empty one.
 
-    A version stays as it is written: as a number 12.10 would be 12.1.
+    A real number keeps its text, and a version is its text alone: as a number 12.10 would be 12.1.
     ValueError: a word has no name, or no `=`; its text is the word.
     """
     found: dict[str, object] = {}
@@ -26,7 +26,7 @@ def _parse(text: str, *, is_version: bool) -> object:
     if not text:
         return None
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, parse_float=read_real)
     except ValueError:
         return text
     return text if is_version and isinstance(value, float) else value

@@ -1,5 +1,6 @@
 """Values of requirements and resources, and how they compare."""
 
+import json
 import math
 import re
 import unicodedata
@@ -39,6 +40,27 @@ class WrittenReal(float):
         number = super().__new__(cls, value)
         number.text = text
         return number
+
+
+def read_real(text: str) -> float:
+    """A real number of a JSON text, for `parse_float` of its reader.
+
+    `WrittenReal` where programs write another text: 0.30000000000000004 is nothing that anyone chose.
+    """
+    number = float(text)
+    return number if repr(number) == text else WrittenReal(number, text)
+
+
+def write_json(value: object) -> str:
+    """A value as JSON, with the real numbers of another JSON text as they are written there."""
+    if isinstance(value, WrittenReal):
+        return value.text
+    if isinstance(value, Mapping):
+        entries = (f"{json.dumps(name)}: {write_json(each)}" for name, each in value.items())
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(write_json, value))}]"
+    return json.dumps(value)
 
 
 def keep_text(value: Scalar, text: str) -> Scalar:

@@ -554,6 +554,14 @@ def find_keyword(name: str) -> Keyword | None:
     return _BY_FOLD.get(fold(name))
 
 
+def is_text(name: str, number: WrittenReal, *, is_member: bool = False) -> bool:
+    """Whether a number is read as its text where it is the value of a keyword, or a member of that."""
+    keyword = find_keyword(name)
+    if keyword is None:
+        return is_member and fold(name).partition(".")[0] == fold(PARAMETRIC[0])
+    return keyword.read in (environment, foreign) or keyword.reads_text(number.text)
+
+
 #: Names, folded, whose values a job keeps when its description is changed, and why.
 KEPT: Final[Mapping[str, str]] = {
     **dict.fromkeys(("vo", "owner", "ownergroup"), "a job keeps its owner"),

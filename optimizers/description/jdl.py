@@ -7,11 +7,12 @@ new, CFG format based structure", beside the JDL with the same keywords.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import yaml
 
@@ -24,7 +25,7 @@ from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 from requirements.quantities import DETAILS, VERSIONS
-from requirements.values import Scalar, Unevaluated, fold, keep_text
+from requirements.values import Scalar, Unevaluated, WrittenReal, fold, keep_text
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
 _TEXT_OR_COMMENT = re.compile(
@@ -46,7 +47,7 @@ _ONE_TEXT = (
 _EXPRESSIONS = frozenset({"requirements", "requirement", "rank"})
 
 
-def read_cfg(text: str, file: str | None = None) -> Mapping[str, object]:
+def read_cfg(text: str, file: str | None = None) -> Attributes:
     """Parse a CFG; InvalidJob has every problem with its line.
 
     The value of a keyword that is a text, such as `Arguments`, is the rest of its line. A comma makes other
@@ -170,7 +171,7 @@ def read_yaml(text: str, file: str | None = None) -> tuple[Mapping[str, object],
         for job in content if isinstance(content, list) else [content]:
             if not isinstance(job, dict):
                 reader.report_at(_NEITHER, 0, 0)
-            jobs.append(job)
+            jobs.append(_keep_versions(job))
     if not jobs:
         raise InvalidJob([Problem(path="description", message="contains no description", file=file)])
     return tuple(jobs)
@@ -204,12 +205,9 @@ class _JobReader(EventReader):
         self.report_at(_NEITHER, 0, 0)
 
     def resolve_scalar(self, event: Any) -> Scalar | None:
-        """The value of a scalar, with the text of a number that it loses; of a version the text alone."""
+        """The value of a scalar, with the text of a number that it loses."""
         value = super().resolve_scalar(event)
-        if value is None or not isinstance(value, float):
-            return value
-        written = str(event.value)
-        return written if _is_version(self.path.rpartition("/")[2]) else keep_text(value, written)
+        return None if value is None else keep_text(value, str(event.value))
 
     def refuse_decoration(self, event: Any) -> None:
         """Refuse a tag; an anchor without an alias does no harm."""
@@ -276,7 +274,7 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         SourceText(text=text, path="description", file=file).check_characters()
         match find_language(text):
             case Language.CFG:
-                return (read_cfg(text, file),)
+                return (_keep_versions(read_cfg(text, file)),)
             case Language.JDL:
                 return (_keep_versions(parse_ad(text, file, "description", keeps_texts=True)),)
             case Language.YAML:
@@ -285,21 +283,42 @@ def read_descriptions(text: str, file: str | None = None) -> tuple[Mapping[str, 
         raise InvalidJob(invalid.problems) from None
 
 
-def _keep_versions(ad: Attributes) -> Attributes:
-    """The attributes, with versions that are numbers as they are written: 12.10 would be 12.1."""
-    for name, value in ad.items():
-        if isinstance(value, float) and _is_version(name):
-            ad[name] = ad.read_word(name)
-    return ad
+_Record = TypeVar("_Record", bound=dict[str, Any])
 
 
-def _is_version(name: str) -> bool:
-    """Whether a keyword, or a field of a document, is a version."""
-    return fold(name) in VERSIONS or name in _VERSION_FIELDS
+def _keep_versions(record: _Record) -> _Record:
+    """The description of a text, with versions that are numbers as they are written: 12.10 would be 12.1.
+
+    They are keywords, or fields of a document. JSON of programs has lost the text of such a number before.
+    """
+    for name, value in record.items():
+        if isinstance(value, dict):
+            _keep_versions(value)
+        elif isinstance(value, WrittenReal) and (fold(name) in VERSIONS or name in _VERSION_FIELDS):
+            record[name] = value.text
+    return record
 
 
 #: The last names of fields of documents that are versions.
 _VERSION_FIELDS = frozenset(each.field.rpartition("/")[2] for each in DETAILS if each.is_version)
+
+
+def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
+    """A description that was read, as JSON: expressions become their text, and numbers that are texts theirs.
+
+    The text of other numbers is lost: readers of a description look at it once.
+    """
+    return {name: _plain(value, partial(keywords.is_text, name)) for name, value in content.items()}
+
+
+def _plain(value: object, is_text: Callable[..., bool], *, is_member: bool = False) -> object:
+    if isinstance(value, WrittenReal):
+        return value.text if is_text(value, is_member=is_member) else value
+    if isinstance(value, Mapping):
+        return {name: _plain(each, is_text, is_member=True) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, is_text, is_member=True) for each in value]
+    return value.text if isinstance(value, Unevaluated) else value
 
 
 class Language(Enum):

@@ -26,7 +26,6 @@ from requirements.classad import evaluation
 from requirements.classad.expression import Expression
 from requirements.errors import MOST_PROBLEMS, InvalidInput, InvalidJob, NotAllowed, Problem
 from requirements.requirement_class import RequirementClass
-from requirements.values import Unevaluated
 from taskqueue.jobs.jobs import Job
 
 #: One description: its text, or an object from a JSON body.
@@ -250,12 +249,8 @@ def _read(matcher: TemplateMatcher | None, source: Source, text: str, path: str)
 
 
 def record_as_text(source: Mapping[str, object]) -> str:
-    """Convert a record to JSON, with its expressions as text."""
-    return json.dumps(source, ensure_ascii=False, default=_expression)
-
-
-def _expression(value: object) -> object:
-    return value.text if isinstance(value, Unevaluated) else str(value)
+    """Convert a record to JSON, as `jdl.description_as_json`."""
+    return json.dumps(jdl.description_as_json(source), ensure_ascii=False, default=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from cs_config.options.keywords import UnfitValueError
 from optimizers.description import jdl, parametric
 from optimizers.description.parametric import SplitDescription, Volume
 from requirements.errors import InvalidJob, PilotageError, Problem, format_count
-from requirements.values import Unevaluated
 from taskqueue.jobs import placeholders
 
 #: Jobs of equal or different descriptions in one request.
@@ -117,7 +116,7 @@ class Draft:
         """The description as it is sent."""
         if self.source is not None:
             return Piece(source=self.source)
-        return Piece(job=description_as_json(self.content))
+        return Piece(job=jdl.description_as_json(self.content))
 
 
 def plan_submission(
@@ -313,7 +312,7 @@ class _Work(Counter[str]):
     def from_draft(cls, draft: Draft) -> "_Work":
         """The work for a description."""
         volume = draft.split.volume
-        source = description_as_json(draft.content) if draft.text is None else draft.text
+        source = jdl.description_as_json(draft.content) if draft.text is None else draft.text
         return cls(
             BODY=len(text := json.dumps(source, default=str)) + _ENVELOPE,
             JSON_VALUES=_BETWEEN if draft.text is not None else sum(map(text.count, ",:[{")) + 1,
@@ -399,21 +398,6 @@ def split_members(draft: Draft) -> Iterator[Draft]:
         piece = _changed(draft, {**draft.split.template, **lists})
         # Again, since the values of some members may be longer than those of others.
         yield from split_members(replace(piece, jobs=len(own)))
-
-
-def description_as_json(content: Mapping[str, object]) -> dict[str, object]:
-    """A description as JSON: expressions become their text."""
-    return {name: _plain(value) for name, value in content.items()}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Unevaluated):
-        return value.text
-    if isinstance(value, Mapping):
-        return description_as_json(value)
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return value
 
 
 #: Keywords whose values name local files.

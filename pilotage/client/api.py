@@ -19,6 +19,7 @@ from pilotage.fabric.pilot.service.transport import (
     Transport,
 )
 from requirements.errors import PilotageError, format_ids
+from requirements.values import write_json
 
 _Answer = TypeVar("_Answer")
 
@@ -339,7 +340,7 @@ class ServiceClient:
 
     def change_jobs(self, verb: str, which: Mapping[str, object]) -> Json:
         """Change jobs, by `ids` or by filters: one page, with `next` behind which there may be more."""
-        return self._call("POST", f"/jobs/{verb}", json=dict(which))
+        return self._call("POST", f"/jobs/{verb}", json=dict(which), keeps_numbers=True)
 
     def output(self, job_id: int, to: BinaryIO) -> None:
         """Write the output archive of a job to a file."""
@@ -359,7 +360,7 @@ class ServiceClient:
         """
         body: Json = {"ids": list(ids)} | ({"set": dict(values)} if values else {})
         body |= {"dry_run": True} if dry_run else {}
-        return self._call_keyed("/jobs/resubmit", idempotency_key, json=body)
+        return self._call_keyed("/jobs/resubmit", idempotency_key, json=body, keeps_numbers=True)
 
     def resubmit(self, job_id: int, *, idempotency_key: str) -> Json:
         """The same for one job, as services of 1.0 have it."""
@@ -651,8 +652,10 @@ class ServiceClient:
         json: Json | None = None,
         params: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
+        keeps_numbers: bool = False,
     ) -> Json:
-        return dict(self._http.call(method, _with_query(path, params or {}), json, headers=headers).body)
+        body = write_json(json).encode() if keeps_numbers else json
+        return dict(self._http.call(method, _with_query(path, params or {}), body, headers=headers).body)
 
     def _call_keyed(self, path: str, key: str, **request: Any) -> Json:
         """Repeat a request once if its answer is lost: with the same key nothing is stored twice.

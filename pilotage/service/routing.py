@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
 from pilotage.service.services import Services
 from requirements import kept
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
-from requirements.values import text_fault
+from requirements.values import read_real, text_fault
 from taskqueue.db import database
 
 #: Deepest nesting of lists and objects; real requests have a few levels.
@@ -50,15 +51,15 @@ _LONG_TEXT = re.compile(rb'((?:[^"]++|"(?:[^"\\]|\\.){0,100}+")*+)(?:"(?:[^"\\]+
 _BETWEEN = (b",", b":", b"[", b"{")
 
 
-def parse(body: bytes) -> object:
-    """Parse a body.
+def parse(body: bytes, *, keeps_numbers: bool = False) -> object:
+    """Parse a body; real numbers as `WrittenReal` if it `keeps_numbers`.
 
     `InvalidRequest` if it is not JSON in UTF-8, has too many values, a name is repeated in one object, a
     number is not finite or beyond 64 bit, or a text holds NUL or half a surrogate pair.
     """
     check_size(body)
     try:
-        value = _DECODER.decode(body.decode())
+        value = (_KEEPING_DECODER if keeps_numbers else _DECODER).decode(body.decode())
     except UnicodeDecodeError as error:
         raise _invalid(f"is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -149,6 +150,9 @@ def _invalid(message: str, **where: int) -> InvalidRequest:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_KEEPING_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=read_real
+)
 
 #: Bytes of a body from a caller that is not authenticated.
 _STRANGERS_JSON = 4096
@@ -185,16 +189,17 @@ class StrictRequest(Request):
         self._body = b"".join(chunks) if len(chunks) > 1 else chunks[0]
         return self._body
 
-    async def parse(self) -> None:
+    async def parse(self, *, keeps_numbers: bool = False) -> None:
         """Parse the body that was read; `InvalidRequest` also if it is of another type by its header."""
+        parse_body = partial(parse, keeps_numbers=keeps_numbers)
         if self._body and not is_json(stated := access.read_header(self, b"content-type")):
             raise _invalid(
                 f"is of the type {stated!r:.100}, allowed is JSON: send Content-Type: application/json"
             )
         if len(self._body) > AT_ONCE:
-            self.content = await anyio.to_thread.run_sync(parse, self._body)
+            self.content = await anyio.to_thread.run_sync(parse_body, self._body)
         elif self._body:
-            self.content = parse(self._body)
+            self.content = parse_body(self._body)
 
     async def json(self) -> Any:
         """The value parsed by `parse`."""
@@ -249,6 +254,7 @@ class GuardedRoute(APIRoute):
 
     is_alone = False  #: whether unread answers of others are no reason to refuse a request
     takes_json = True  #: whether a body is JSON; else it is a form
+    keeps_numbers = False  #: whether real numbers in it keep their text
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
         again = endpoint if inspect.iscoroutinefunction(endpoint) else database.retry_on_conflict(endpoint)
@@ -278,7 +284,7 @@ class GuardedRoute(APIRoute):
                 access.require_room(request.scope, parts, is_alone=self.is_alone)
                 with kept.count_for(caller.tenant if caller else ""):
                     if self.takes_json and self.body_field is not None:
-                        await request.parse()
+                        await request.parse(keeps_numbers=self.keeps_numbers)
                     return await handle(request)
 
     async def admit(self, request: StrictRequest, parts: Services) -> Caller | None:
@@ -311,6 +317,7 @@ class RoleRoute(GuardedRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **about: Any) -> None:
         self.rules = access.rules_of(endpoint)
+        self.keeps_numbers = self.rules.keeps_numbers
         super().__init__(path, endpoint, **about)
 
     def take_turn(

@@ -33,7 +33,6 @@ from requirements.values import Unevaluated, fold, keep_text
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")
-_WORD = re.compile(r"[^\s;\]]*")
 #: A number right behind its sign.
 _SIGNED = re.compile(r"[-+][0-9.][0-9.eE+-]*")
 #: Characters of an ad.
@@ -47,10 +46,6 @@ class Attributes(dict[str, object]):
         super().__init__(values)
         self._source = source
         self._starts = starts
-
-    def read_word(self, name: str) -> str:
-        """The first word of an attribute's value as it is written."""
-        return _WORD.match(self._source.text, self._starts[name])[0]  # type: ignore[index] # of no characters
 
     def placed(self, problem: Problem) -> Problem:
         """Add line and column of the attribute to a problem with its value.

@@ -39,6 +39,7 @@ class AccessRules:
     needs: Capability | None  #: of a token that is limited to capabilities
     most_bytes: int | None  #: of the body; None: as configured
     is_expensive: bool  #: may take much processor time: few are at work at a time
+    keeps_numbers: bool  #: real numbers of the body keep their text (`WrittenReal`), for descriptions of jobs
 
 
 def allow(
@@ -46,11 +47,13 @@ def allow(
     needs: Capability | None = None,
     most_bytes: int | None = None,
     is_expensive: bool = False,
+    keeps_numbers: bool = False,
 ) -> Callable[[_Endpoint], _Endpoint]:
     """State the roles that may use the route; operators always may. `most_bytes` limits its body.
 
     A token that is limited to capabilities `needs` this one; without it, such a token may use the route only
     if that just reads. Of expensive requests few are at work at a time, so that others do not wait for them.
+    `keeps_numbers`: real numbers of the body keep their text, since descriptions of jobs have some as texts.
     """
 
     def mark(endpoint: _Endpoint) -> _Endpoint:
@@ -59,6 +62,7 @@ def allow(
             needs=needs,
             most_bytes=most_bytes,
             is_expensive=is_expensive,
+            keeps_numbers=keeps_numbers,
         )
         setattr(endpoint, _ATTRIBUTE, rules)
         return endpoint

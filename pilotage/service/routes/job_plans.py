@@ -82,7 +82,7 @@ class PlanAnswer(BaseModel):
 
 
 @router.post("/plan")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE, keeps_numbers=True)
 def plan_submission(body: SubmissionQuestion) -> PlanAnswer:
     """Plan a submission: which local files jobs need, and in which requests to send them; nothing is stored.
 

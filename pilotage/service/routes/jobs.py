@@ -243,7 +243,7 @@ for _change in control.CHANGES.values():
 
 
 @control_router.post("/edit")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.MODIFY, keeps_numbers=True)
 def edit_many(parts: PartsOf, caller: CallerOf, which: EditRequest) -> ChangedJobs:
     """Change values in the descriptions of jobs that match the filter and that no pilot has.
 
@@ -268,7 +268,7 @@ IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
 
 @submission_router.post("", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE, keeps_numbers=True)
 def submit(
     parts: PartsOf, caller: CallerOf, body: Submission, idempotency_key: IdempotencyKey = None
 ) -> SubmittedJobs:
@@ -283,7 +283,7 @@ def submit(
 
 
 @submission_router.post("/resubmit", status_code=201)
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.CREATE, keeps_numbers=True)
 def resubmit_many(
     parts: PartsOf, caller: CallerOf, which: CopyRequest, idempotency_key: IdempotencyKey = None
 ) -> CopiedJobs:
@@ -377,7 +377,7 @@ def forecast_start(parts: PartsOf, caller: CallerOf, job_id: JobIdPath) -> Start
 
 
 @explain_router.post("/explain")
-@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ, is_expensive=True)
+@allow(Role.USER, Role.VO_ADMIN, needs=Capability.READ, is_expensive=True, keeps_numbers=True)
 def explain_description(
     parts: PartsOf, caller: CallerOf, body: Submission, *, forwarding: Forwarding = False
 ) -> JobExplanation:

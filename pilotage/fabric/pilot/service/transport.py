@@ -294,13 +294,13 @@ class Transport:
         self,
         method: str,
         path: str,
-        body: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | bytes | None = None,
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Answer:
-        """Send a JSON object and return the response."""
-        data = None if body is None else json.dumps(body).encode("utf-8")
+        """Send a JSON object, or its bytes, and return the response."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode("utf-8")
         said = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
         with self.open(method, path, data, said, timeout) as response:
             return self._read_answer(path, response)

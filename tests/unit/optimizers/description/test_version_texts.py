@@ -1,5 +1,7 @@
 """Versions in descriptions: a text in every language; as a number 12.10 would be 12.1."""
 
+import json
+
 import pytest
 
 from cs_config import validate
@@ -7,10 +9,11 @@ from cs_config.options import keywords, relax_rules, retry_rules
 from cs_config.options.operations import options_for
 from optimizers.description import description, jdl, parametric
 from optimizers.description.document import FIELDS, REQUIREMENTS
+from optimizers.submit import checking, plan
 from requirements import quantities
 from requirements.assignments import parse_assignments
 from requirements.errors import InvalidJob
-from requirements.values import fold
+from requirements.values import WrittenReal, fold, read_real, write_json
 
 CONFIG = validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {Q: {}}}}}}}")
 OPTIONS = options_for(CONFIG, "lhcb")
@@ -137,6 +140,40 @@ def test_a_number_where_a_text_stands_is_the_text_that_is_written(source: str):
     [raw] = jdl.read_descriptions(source)
     read = description.parse_description(raw, OPTIONS)
     assert (read.tags, read.job_name, read.arguments) == (("5.10", "11", "1e3"), "007.50", "-5.10 2.5")
+
+
+def test_so_it_is_in_json_of_a_request_and_in_assignments():
+    body = '{"Executable": "a", "Tags": [5.10, 11, 1e3], "JobName": 7.50, "Environment": {"V": 5.10}}'
+    words = ["Executable=a", "Tags=[5.10, 11, 1e3]", "JobName=7.50", 'Environment={"V": 5.10}']
+    set_values = parse_assignments(words)
+    assert write_json(set_values) == body
+    stored = json.loads(checking.record_as_text(set_values))
+    for raw in (json.loads(body, parse_float=read_real), set_values, stored):
+        found = description.parse_description(raw, OPTIONS)
+        assert (found.tags, found.job_name, found.environment) == (
+            ("5.10", "11", "1e3"),
+            "7.50",
+            (("V", "5.10"),),
+        )
+
+
+def test_what_a_program_writes_for_a_number_is_that_number():
+    """It computed 0.1 + 0.2, and a parameter is 0.3 as before."""
+    assert [type(each) for each in json.loads("[0.30000000000000004, 5.1, 5.10]", parse_float=read_real)] == [
+        float,
+        float,
+        WrittenReal,
+    ]
+
+
+def test_a_description_of_several_keeps_such_texts_on_its_way():
+    """The first plan reads the file, and sends each as JSON; numbers stay where numbers stand."""
+    text = "Executable: a\nTags: [5.10]\nPriority: 1.50\nParameters: [2.0, 3]\n---\nExecutable: b\n"
+    planned = plan.plan_submission([plan.GivenSource(content=text)], parameters={}, count=1, is_bounded=True)
+    assert [piece.job for piece in planned.pieces] == [
+        {"Executable": "a", "Tags": ["5.10"], "Priority": 1.5, "Parameters": ["2.0", 3]},
+        {"Executable": "b"},
+    ]
 
 
 def test_so_is_one_that_a_parameter_fills_in():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cs_config.options import bounds
-from optimizers.description import parametric
+from optimizers.description import jdl, parametric
 from optimizers.submit import checking, plan
 from optimizers.submit.plan import Draft, GivenSource, PlanTooLarge
 from pilotage.service import routing
@@ -95,7 +95,7 @@ def test_a_request_is_no_longer_than_the_service_reads(monkeypatch: pytest.Monke
     pieces = [each for [each] in build_requests([members], 1)]
     assert sum(each.jobs for each in pieces) == 20
     for each in pieces:
-        assert len(json.dumps({"jobs": [plan.description_as_json(each.content)]})) <= 6_000
+        assert len(json.dumps({"jobs": [jdl.description_as_json(each.content)]})) <= 6_000
 
 
 def test_a_request_has_no_more_values_than_the_service_reads() -> None:
@@ -107,7 +107,7 @@ def test_a_request_has_no_more_values_than_the_service_reads() -> None:
         requests = [*build_requests([draft], 1_000)]
         assert sum(map(len, requests)) == 1_000
         for request in requests:
-            sources = [each.text or plan.description_as_json(each.content) for each in request]
+            sources = [each.text or jdl.description_as_json(each.content) for each in request]
             routing.check_size(json.dumps({field: sources}, separators=(",", ":")).encode())
 
 
@@ -118,10 +118,10 @@ def test_values_of_different_jobs_go_out_in_several_requests(monkeypatch: pytest
     requests = [*build_requests(found, 1)]
     assert [len(request) for request in requests] == [3, 3]
     for request in requests:
-        sources = [plan.description_as_json(each.content) for each in request]
+        sources = [jdl.description_as_json(each.content) for each in request]
         assert checking.check_sources(grid(), ANN, sources)
     with pytest.raises(InvalidJob, match="36 values in different jobs are too many"):
-        checking.check_sources(grid(), ANN, [plan.description_as_json(each.content) for each in found])
+        checking.check_sources(grid(), ANN, [jdl.description_as_json(each.content) for each in found])
 
 
 def test_expressions_of_many_jobs_go_out_in_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_expressions_of_many_jobs_go_out_in_several_requests(monkeypatch: pytest
     requests = [*build_requests([draft], 1)]
     assert [sum(each.jobs for each in request) for request in requests] == [2, 2, 2]
     for request in requests:
-        sources = [plan.description_as_json(each.content) for each in request]
+        sources = [jdl.description_as_json(each.content) for each in request]
         assert checking.check_sources(grid(), ANN, sources)
 
 
@@ -147,7 +147,7 @@ def test_members_with_long_expressions_are_split_from_those_with_short_ones(
     pieces = [each.content["Parameters"] for request in requests for each in request]
     assert pieces == [["true"] * 5, ["true", *values[-1:]], values[-1:]]
     for request in requests:
-        sources = [plan.description_as_json(each.content) for each in request]
+        sources = [jdl.description_as_json(each.content) for each in request]
         assert checking.check_sources(grid(), ANN, sources)
 
 
@@ -164,7 +164,7 @@ def test_jobs_with_different_sandboxes_do_not_share_a_request() -> None:
 
 def test_an_expression_travels_as_its_text() -> None:
     (draft,) = drafts('[ Executable = "a"; Requirements = other.Memory > 3; ]')
-    sent = plan.description_as_json(draft.content)
+    sent = jdl.description_as_json(draft.content)
     assert "Memory" in str(sent["Requirements"])
 
 

@@ -163,7 +163,7 @@ class Changes(Client):
         self.filters: list[Mapping[str, str]] = []
         self._service._call = self._answer  # type: ignore[method-assign]
 
-    def _answer(self, _method: str, _path: str, *, json: Mapping[str, str]) -> dict[str, Any]:
+    def _answer(self, _method: str, _path: str, *, json: Mapping[str, str], **_: Any) -> dict[str, Any]:
         self.filters.append(json)
         filters = json
         ids = [int(each) for each in filters.get("ids", "1,2").split(",")]

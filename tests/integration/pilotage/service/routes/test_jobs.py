@@ -12,10 +12,12 @@ from sqlalchemy import delete, select, update
 
 from cs_config.cache import CountCache
 from cs_config.options import bounds
+from pilotage.client.api import ServiceClient
 from pilotage.fabric.pilot.payload import work_area
 from pilotage.fabric.pilot.payload.description import UnfitDescription
 from pilotage.service.queries import explanations
 from pilotage.service.queries import jobs as queries_jobs
+from requirements.assignments import parse_assignments
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.jobs.control import ControlVerb
@@ -619,6 +621,33 @@ def test_what_a_number_lost_is_neither_stored_nor_hashed(service: Service):
     assert [each["description"].pop("Arguments") for each in (one, other)] == ["5.10", "5.1"]
     assert one["description"] == other["description"]
     assert one["submit_pool"] == other["submit_pool"]
+
+
+def test_numbers_of_json_stay_as_they_are_written_where_texts_stand(service: Service):
+    """In a submission, an explanation, an edit, and a copy, which is made of what is stored."""
+    user = service.user()
+
+    def send(path: str, body: str) -> Any:
+        head = {"Content-Type": "application/json"}
+        return user.post(f"/api/v1{path}", content=body, headers=head).raise_for_status().json()
+
+    def tell_tags(job_id: int) -> list[str]:
+        return user.get(f"/api/v1/jobs/{job_id}").json()["description"]["Tags"]
+
+    job = '{"Executable": "a", "Priority": 2.50, "Tags": [5.10, "7", 1e1]}'
+    [job_id] = send("/jobs", f'{{"jobs": [{job}]}}')["job_ids"]
+    assert tell_tags(job_id) == ["5.10", "7", "1e1"]
+    assert "5.10" in str(send("/explain", f'{{"jobs": [{job}]}}'))
+    send("/jobs/edit", f'{{"ids": [{job_id}], "set": {{"Tags": 5.20}}}}')
+    assert tell_tags(job_id) == ["5.20"]
+    [copy] = send("/jobs/resubmit", f'{{"ids": [{job_id}], "set": {{"JobName": 1.0}}}}')["job_ids"]
+    assert (tell_tags(copy), user.get(f"/api/v1/jobs/{copy}").json()["job_name"]) == (["5.20"], "1.0")
+    with ServiceClient(service.url, service.token("user", vo="cms", user="ada")) as client:
+        for values in (parse_assignments(["Tags=5.30"]), {"Tags": "5.30"}):
+            client.change_jobs("edit", {"ids": f"{job_id}", "set": values})
+            assert tell_tags(job_id) == ["5.30"]
+        made = client.resubmit_jobs([job_id], idempotency_key="k", values=parse_assignments(["Tags=[5.40]"]))
+        assert tell_tags(made["job_ids"][0]) == ["5.40"]
 
 
 def test_a_copy_of_a_job_has_its_own_id_where_the_job_has_its_id(service: Service):
