@@ -117,6 +117,13 @@ class InvalidRequest(InvalidInput):
     """A request is invalid in another way: an unknown filter, a missing field."""
 
 
+def require_text(path: str, text: str) -> str:
+    """The text without the blanks around it; `InvalidRequest` if there is nothing else."""
+    if not (found := text.strip()):
+        raise InvalidRequest([Problem(path=path, message="is blank, state a reason")])
+    return found
+
+
 def require_names(path: str, given: Sequence[str], known: Iterable[str]) -> None:
     """Raise `InvalidRequest` unless there are names at `path`, all of them known, and none twice."""
     allowed = list(known)

@@ -22,7 +22,7 @@ from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from cs_config.versions import store
 from cs_config.versions.store import LiveConfiguration
-from requirements.errors import InvalidRequest, NotAllowed, Problem
+from requirements.errors import InvalidRequest, NotAllowed, Problem, require_text
 
 #: Retries while others store versions.
 _TRIES = 10
@@ -216,14 +216,15 @@ class ConfigEditor:
         only moves the time at which they are reverted, or keeps them; those of an author with further rights
         stay as they are.
         A text of a named file is stored even if nothing changes: its next import looks for that version.
-        The message of a return to a version names that version.
+        The message of a return to a version names that version; an empty one states no reason.
 
         Raises:
-            InvalidRequest: Too many values of this author are temporary; or the draft has a check or a time,
-                and replaces a version that this release cannot read.
+            InvalidRequest: The message is blank; too many values of this author are temporary; or the draft
+                has a check or a time, and replaces a version that this release cannot read.
 
         Further errors are those of `propose` and of the check.
         """
+        message = require_text("message", message) if message else ""
         self.count_change()
         if draft.restored is not None:
             message = ": ".join(filter(None, (f"back to version {draft.restored}", message)))

@@ -183,6 +183,17 @@ def _convert_local_time(word: str | None) -> str | None:
     raise typer.BadParameter(f"{word!r:.60} is not a time; allowed are {_LOCAL_TIME}")
 
 
+def reason_option(text: str, *names: str) -> OptionInfo:
+    """An option for a reason that people read; it may be left out where its command allows that."""
+    return option("TEXT", text, *names, convert=_check_reason)
+
+
+def _check_reason(word: str | None) -> str | None:
+    if word is not None and not word.strip():
+        raise typer.BadParameter(f"{word!r:.60} is blank; state a reason")
+    return word
+
+
 def duration_option(text: str, *names: str) -> OptionInfo:
     """An option for a duration, for `parse_duration`."""
     return option("TIME", text, *names, convert=_check_duration)

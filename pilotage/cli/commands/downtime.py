@@ -28,7 +28,7 @@ def add(
     *,
     begins: Annotated[str, options.time_option("Begin", "--from")],
     ends: Annotated[str, options.time_option("End", "--until")],
-    reason: Annotated[str, options.option("R", "Reason, shown to users.")],
+    reason: Annotated[str, options.reason_option("Reason, shown to users.")],
     severity: Annotated[
         str, options.option("S", "OUTAGE closes the place, WARNING is only shown.")
     ] = downtimes.OUTAGE,

@@ -146,8 +146,9 @@ def drain(
     queue: options.Queue,
     *,
     reason: Annotated[
-        str, options.option("R", "Reason, shown to users, and stored in the history of the configuration.")
-    ] = "",
+        str | None,
+        options.reason_option("Reason, shown to users, and stored in the history of the configuration."),
+    ] = None,
     service: ServiceOptions,
 ) -> None:
     """Send no new jobs to a queue; running jobs continue. Sets `Enabled: false` at the queue.
@@ -156,7 +157,8 @@ def drain(
     """
     address = str(QueueAddress.parse(queue))
     service.show(
-        lambda client: client.drain_queue(address, message=reason), lambda _: f"{address}: gets no new jobs"
+        lambda client: client.drain_queue(address, message=reason or ""),
+        lambda _: f"{address}: gets no new jobs",
     )
 
 

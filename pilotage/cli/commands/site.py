@@ -416,7 +416,7 @@ def advertise(
 def ban(
     site: options.Site,
     *,
-    reason: Annotated[str, options.option("R", "Reason, shown to users.")],
+    reason: Annotated[str, options.reason_option("Reason, shown to users.")],
     until: Annotated[str | None, options.time_option("End of the ban (default: until `site allow`)")] = None,
     service: ServiceOptions,
 ) -> None:

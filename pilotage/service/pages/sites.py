@@ -37,7 +37,7 @@ from pilotage.service.queries import downtimes, explanations, overview, sites
 from pilotage.service.queries.downtimes import NewDowntime
 from pilotage.service.queries.overview import SiteGlance
 from pilotage.service.routing import QueueOf
-from requirements.errors import InvalidRequest, NotAllowed, Problem, require_names
+from requirements.errors import InvalidRequest, NotAllowed, Problem, require_names, require_text
 from requirements.values import fold
 from taskqueue.db import database
 from taskqueue.pilots import search
@@ -229,8 +229,9 @@ class BanForm(BaseModel):
 def ban(page: PageOf, site: str, form: Annotated[BanForm, Form()]) -> Response:
     """Ban the site from all jobs but tests."""
     try:
+        reason = require_text("reason", form.reason)
         until = _read_time(form.until, "until") if form.until else None
-        sites.ban(page.parts, page.caller, site, reason=form.reason, until=until)
+        sites.ban(page.parts, page.caller, site, reason=reason, until=until)
     except InvalidRequest as error:
         return _render_site(page, site, refused=RefusedForm(name="ban", values=dict(form), error=error))
     return RedirectResponse(f"/sites/{site}", 303)
@@ -267,7 +268,8 @@ class DowntimeForm(BaseModel):
 def plan_downtime(page: PageOf, site: str, form: Annotated[DowntimeForm, Form()]) -> Response:
     """Plan a downtime of the site or of one of its CEs."""
     try:
-        stated = {"begins": _read_time(form.begins, "begins"), "ends": _read_time(form.ends, "ends")}
+        stated: dict[str, object] = {"reason": require_text("reason", form.reason)}
+        stated |= {name: _read_time(getattr(form, name), name) for name in ("begins", "ends")}
         downtimes.plan(page.parts, page.caller, NewDowntime.model_validate(form.model_dump() | stated))
     except InvalidRequest as error:
         return _render_site(page, site, refused=RefusedForm(name="downtime", values=dict(form), error=error))

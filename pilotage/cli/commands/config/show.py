@@ -142,9 +142,7 @@ def _count_nodes(config: "Configuration") -> str:
     return ", ".join(format_count(len(each), noun) for noun, each in sizes.items())
 
 
-Message = Annotated[
-    str | None, typer.Option("--message", "-m", metavar="TEXT", help="Reason, stored in the history.")
-]
+Message = Annotated[str | None, options.reason_option("Reason, stored in the history.", "--message", "-m")]
 _AT = "Only changes of this path, of something below it, or of a section that contains it."
 
 

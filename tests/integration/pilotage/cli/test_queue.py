@@ -50,6 +50,25 @@ def test_what_cannot_be_switched_is_refused(
     assert service.parts.live.current.version == version
 
 
+@pytest.mark.parametrize("blank", ["", "  "])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("queue", "drain", QUEUE, "--reason"),
+        ("config", "set", f"Resources/Sites/{SITE}/MaxRAM=1", "-m"),
+        ("config", "rollback", "1", "--message"),
+        ("site", "ban", SITE, "--reason"),
+    ],
+    ids=" ".join,
+)
+def test_a_reason_that_is_stated_is_not_blank(
+    run: Run, service: Service, words: tuple[str, ...], blank: str
+) -> None:
+    status, _, error = run(*words, blank)
+    assert (status, f"{blank!r} is blank; state a reason" in error) == (2, True), error
+    assert service.parts.live.current.version == 1
+
+
 def test_a_site_admin_finds_queues_for_any_vo_at_the_own_site(run: Run) -> None:
     status, out, _ = run("queue", "find", "--vo", "dune", "--requires", "MaxRAM=8000", "--json")
     assert (status, list(json.loads(out)["LCG.A.org"]["ce1"])) == (0, ["short"])

@@ -150,6 +150,25 @@ def test_a_refused_form_comes_back_as_it_was_typed(changed: Service, action: str
         assert all(form.typed[name] in chosen for name in ("place", "severity") if name in form.typed)
 
 
+@pytest.mark.parametrize(
+    ("action", "field"),
+    [
+        (f"/sites/{SITE}/downtimes", "reason"),
+        (f"/sites/{SITE}/ban", "reason"),
+        ("/configuration/apply", ""),
+    ],
+)
+def test_a_form_whose_reason_is_blank_is_refused(changed: Service, action: str, field: str) -> None:
+    form = FORMS[action.replace("apply", "preview")]
+    blank = {"reason": "  ", "message": "  ", "ends": "2040-05-06T17:00", "until": "", "guard": ""}
+    with session(changed, **ROLES[form.role]) as browser:
+        stated = {**form.hidden, **form.typed, **blank, "csrf": browser.headers["X-CSRF-Token"]}
+        answer = browser.post(action, data=stated)
+        assert (answer.status_code, "is blank, state a reason" in answer.text) == (400, True), answer.text
+        wrong = re.findall(r'<[^>]*aria-invalid="true"[^>]*', answer.text)
+        assert [f'name="{field}"' in each for each in wrong] == [True] * bool(field)
+
+
 @pytest.mark.debian("chromium")
 def test_a_refused_downtime_is_corrected_where_it_was_typed(changed: Service, signed_in: SignedIn) -> None:
     page = signed_in(changed, role="site_admin", site=SITE, user="eva")

@@ -64,6 +64,27 @@ def test_a_vo_admin_changes_what_his_vo_gets_of_a_queue(service: Service, cms, c
     assert line["paths"] == f"{LONG}/VOs/cms"
 
 
+@pytest.mark.parametrize("blank", ["  ", "\t\n", "\u00a0"])
+def test_a_blank_reason_is_refused_and_changes_nothing(service: Service, blank: str):
+    operator, queue = service.operator(), "/api/v1/resources/queues/LCG.A.org/ce1/long"
+    whole = {"text": operator.get("/api/v1/config").json()["text"], "message": blank}
+    refused = [
+        patch(operator, {f"{LONG}/MaxRAM": 7000}, message=blank),
+        operator.put("/api/v1/config", json=whole, headers={"If-Match": "1"}),
+        operator.post("/api/v1/config/rollback", json={"version": 1, "message": blank}),
+        operator.post(f"{queue}/drain", json={"message": blank}),
+    ]
+    told = "message: is blank, state a reason"
+    assert [(each.status_code, told in each.json()["error"]["message"]) for each in refused] == [
+        (400, True)
+    ] * 4
+    assert len(versions(operator)) == 1
+    assert patch(operator, {f"{LONG}/MaxRAM": 7000}, message=" more  ").status_code == 200
+    assert versions(operator)[0]["message"] == "more"
+    operator.post(f"{queue}/drain", json={"message": ""}).raise_for_status()
+    assert versions(operator)[0]["message"] == "drain LCG.A.org/ce1/long"
+
+
 def test_an_edit_of_anothers_section_is_403_names_the_path_and_is_written_down(cms, caplog):
     with caplog.at_level(logging.INFO, logger="pilotage.audit"):
         answer = patch(cms, {f"{SHORT}/VOs/dune/MaxRAM": 1, f"{LONG}/CPUTime": 5})
