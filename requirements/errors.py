@@ -32,11 +32,15 @@ def format_count(number: int, one: str, many: str | None = None) -> str:
 
 
 def shorten(text: str, *, most: int) -> str:
-    """`text`, or its begin and end if it has more than `most` characters."""
+    """`text`, or its begin and end if it has more than `most` characters; both of whole words."""
     if len(text) <= most:
         return text
     half = most // 2
-    return f"{text[:half]} … {text[-half:]} ({len(text)} characters)"
+    begin, end = text[: half + 1].rpartition(" ")[0], text[-half - 1 :].partition(" ")[2]
+    # A word so long that little would be left is cut.
+    least = half // 2
+    begin, end = (begin if len(begin) >= least else text[:half], end if len(end) >= least else text[-half:])
+    return f"{begin} … {end} ({len(text)} characters)"
 
 
 def format_ids(ids: Iterable[int]) -> str:
