@@ -277,7 +277,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def postgresql(postgres_url: str) -> Iterator[Engine]:
     """A fresh, migrated database of PostgreSQL, for what SQLite does not have."""
-    engine = database.connect(postgres_url)
+    engine = databases.connect(postgres_url)
     yield engine
     engine.dispose()
 

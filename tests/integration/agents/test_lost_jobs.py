@@ -7,32 +7,24 @@ from sqlalchemy import Engine
 
 from agents import lost_jobs
 from optimizers.chain import batch
-from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import StaleLease
 from taskqueue.jobs import descriptions
-from taskqueue.leases import assignment, opening
-from taskqueue.leases.opening import LeaseHolder
 from taskqueue.leases.retries import RETRIED
 from tests.support.factories import pilot_reports
 from tests.support.factories.stored_rows import service_up
-from tests.support.factories.submitted_jobs import OPERATOR, grid, job, submit
+from tests.support.factories.submitted_jobs import OPERATOR, claim, grid, job, submit
 
 MINUTE = timedelta(minutes=1)
 LATER = 1_000 * MINUTE
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def _run(engine: Engine, job_id: int, now: datetime) -> str:
     """Start the job at a pilot; its lease."""
     batch.optimize(engine, grid(), [job_id], now=now)
-    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
     with database.writing(engine) as conn:
-        found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
-        [row] = assignment.take_jobs(conn, found, 1, place=PLACE, now=now)
-        given = [opening.AssignedJob(row=row, place=PLACE, holder=holder)]
-        [claimed] = opening.open_attempts(conn, given, now=now)
+        [claimed] = claim(conn, now)
         pilot_reports.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
     return claimed.lease
 

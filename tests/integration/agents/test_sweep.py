@@ -19,14 +19,13 @@ from agents.retention.retention import RetentionResult, RetentionState
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
-from requirements.resource import Location
 from requirements.states import JobStatus, PilotStatus
 from taskqueue import blobs
 from taskqueue.blob_stores.directory import DirectoryStore
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, expiry, opening
-from taskqueue.leases.opening import ClaimedJob, LeaseHolder
+from taskqueue.leases import expiry
+from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.pilots import pilots, slots
 from taskqueue.pilots.slots import SlotLimits
@@ -38,17 +37,15 @@ from taskqueue.schema.tables import (
     job_log,
     match_requests,
     service_uptime,
-    task_queues,
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from tests.support import concurrency
 from tests.support.factories import pilot_reports, stored_rows
-from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, submit, waiting, way
+from tests.support.factories.submitted_jobs import GRID, claim, enqueue, grid, job, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 @pytest.fixture(autouse=True)
@@ -64,12 +61,7 @@ def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
 
 def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
     with database.writing(engine) as conn:
-        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
-        taken = assignment.take_jobs(conn, ids, count, place=PLACE, now=now)
-        return opening.open_attempts(
-            conn, [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken], now=now
-        )
+        return claim(conn, now, count)
 
 
 def start(engine: Engine, claimed: ClaimedJob, now: datetime) -> None:

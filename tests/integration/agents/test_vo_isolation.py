@@ -18,19 +18,15 @@ from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
 from pilotage.service import lease_reports
-from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.leases import assignment, opening
-from taskqueue.leases.opening import LeaseHolder
 from taskqueue.retention import OldJobs
 from taskqueue.schema.tables import attempts
 from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories.stored_rows import service_up
-from tests.support.factories.submitted_jobs import GRID, OPERATOR, grid, job, submit, way
+from tests.support.factories.submitted_jobs import GRID, OPERATOR, claim, grid, job, submit, way
 
 MINUTE = timedelta(minutes=1)
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def broken(section: str, **options: float) -> Configuration:
@@ -51,12 +47,8 @@ def arrive(engine: Engine, now: datetime, asked: Mapping[str, object] | None = N
 
 def run(engine: Engine, now: datetime) -> tuple[int, int]:
     ids = arrive(engine, now)
-    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=5 * MINUTE)
     with database.writing(engine) as conn:
-        found = conn.exec_driver_sql("SELECT task_queue_id FROM task_queues").scalars().all()
-        taken = assignment.take_jobs(conn, found, 2, place=PLACE, now=now)
-        given = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-        for each in opening.open_attempts(conn, given, now=now):
+        for each in claim(conn, now, 2):
             pilot_reports.start(conn, each.lease, lease_time=5 * MINUTE, now=now)
     service_up(engine, now, now + 600 * MINUTE)
     return ids
@@ -107,11 +99,10 @@ def test_rows_of_the_others_are_removed(
 
 
 def test_a_vo_whose_rows_take_too_long_keeps_none_of_the_others(
-    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+    postgresql: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = database.connect(postgres_url)
-    ids = run(engine, now)
-    with database.writing(engine) as conn:
+    ids = run(postgresql, now)
+    with database.writing(postgresql) as conn:
         conn.execute(update(attempts).values(closed_at=now, closed_as="finished"))
         for job_id in ids:
             stored_rows.force(conn, job_id, status="Done", updated_at=now - timedelta(days=40))
@@ -125,8 +116,7 @@ def test_a_vo_whose_rows_take_too_long_keeps_none_of_the_others(
         return remove_logs(conn, old)
 
     monkeypatch.setitem(ended_jobs.REMOVALS, "logs", remove_slowly)  # type: ignore[misc]
-    result = retention.cycle(engine, grid(), now=now, holder="me")
-    engine.dispose()
+    result = retention.cycle(postgresql, grid(), now=now, holder="me")
     assert result is not None
     assert (result.broken, served) == (("evil",), ["lhcb"])
 

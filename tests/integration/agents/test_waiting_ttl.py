@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, event
 
 from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
@@ -14,21 +14,17 @@ from agents.waiting import waiting_ttl
 from cs_config.tree.configuration import Configuration
 from matcher.explain.waiting_reason import WORDS
 from optimizers.chain import batch
-from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.jobs import waiting_ttl as ttls
-from taskqueue.leases import assignment, opening
-from taskqueue.leases.opening import LeaseHolder
-from taskqueue.schema.tables import task_queues
 from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
 from tests.support import concurrency, crashes
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting, way
+from tests.support.factories.submitted_jobs import GRID, claim, enqueue, grid, job, log_of, waiting, way
 
 JOB = {"Executable": "a.sh"}
 NOWHERE = {"Executable": "a.sh", "GPUs": 4}
@@ -38,7 +34,6 @@ OFF = grid()
 SWITCHED_OFF = GRID.replace("A.B.ch:", "A.B.ch:\n      Enabled: false")
 TTL = "Operations: {lhcb: {JobScheduling: {WaitingTTL: 7200, RescheduleDelays: [0]}}}\n"
 SET = grid(f"{GRID}\n{TTL}")
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def run_agent(engine: Engine, now: datetime, *, config: Configuration = SET, holder: str = "me") -> int:
@@ -55,11 +50,7 @@ def count(engine: Engine) -> Mapping[tuple[str, ...], int]:
 def take(engine: Engine, now: datetime, most: int = 1) -> list[int]:
     """Ids of jobs that a pilot claims."""
     with database.writing(engine) as conn:
-        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-        holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-        taken = assignment.take_jobs(conn, ids, most, place=PLACE, now=now)
-        assigned = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-        return [each.job_id for each in opening.open_attempts(conn, assigned, now=now)]
+        return [each.job_id for each in claim(conn, now, most)]
 
 
 @pytest.mark.usefixtures("service_is_up")

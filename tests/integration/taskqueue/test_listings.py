@@ -194,25 +194,23 @@ def test_jobs_are_found_by_the_local_jobs_of_the_latest_attempt_only(engine: Eng
 
 
 def test_the_waiting_jobs_of_one_vo_are_counted_without_reading_those_of_others(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         for number in range(50):
             waiting_jobs.put(conn, now, 100, asked=RequirementClass(vo="lhcb", cpu_time=number))
         waiting_jobs.put(conn, now, 3, asked=RequirementClass(vo="cms", cpu_time=60))
         conn.execute(text("ANALYZE"))
     plans: list[str] = []
 
-    @event.listens_for(engine, "before_cursor_execute")
+    @event.listens_for(postgresql, "before_cursor_execute")
     def explain(*arguments: Any) -> None:
         if "waiting_jobs" in arguments[2]:
             rows = arguments[1].connection.execute(f"EXPLAIN (ANALYZE) {arguments[2]}", arguments[3])
             plans.append("\n".join(line for (line,) in rows))
 
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         [found] = task_queues_listing.list_waiting(conn, {"cms"})
-    engine.dispose()
     assert found.jobs == 3
     [plan] = plans
     assert max(map(int, re.findall(r"on waiting_jobs .*actual .*rows=(\d+)", plan))) == 3, plan

@@ -1,9 +1,9 @@
-"""A small grid, and jobs submitted to it the way the service does."""
+"""A small grid, jobs submitted to it the way the service does, and pilots that take them."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Connection, Engine, select
 
 from cs_config import validate
 from cs_config.tree.configuration import Configuration
@@ -11,11 +11,14 @@ from cs_config.versions import store
 from optimizers.chain import batch
 from optimizers.submit import submission
 from optimizers.submit.submitter import Submitter
+from requirements.resource import Location
 from taskqueue.db import database
 from taskqueue.jobs import jobs, log
 from taskqueue.jobs.jobs import Job
 from taskqueue.jobs.log import LogEntry
-from taskqueue.schema.tables import waiting_jobs
+from taskqueue.leases.opening import ClaimedJob, LeaseHolder
+from taskqueue.schema.tables import task_queues, waiting_jobs
+from tests.support.factories import queued_jobs
 
 ANN = Submitter(subject="ann@lhcb", vo="lhcb", owner="ann", owner_group="lhcb_user")
 OPERATOR = Submitter(subject="root", operator=True)
@@ -28,6 +31,8 @@ Resources:
     C.D.ch:
       CEs: {ce: {Queues: {middle: {Memory: 4000}}}}
 """
+#: Where pilots take jobs.
+BIG = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def grid(text: str = GRID, version: int = 1) -> Configuration:
@@ -65,6 +70,14 @@ def enqueue(
     ids = submit(engine, config, now, *sources)
     batch.optimize(engine, config, ids, now=now)
     return ids
+
+
+def claim(
+    conn: Connection, now: datetime, count: int = 1, *, holder: LeaseHolder = queued_jobs.HOLDER
+) -> list[ClaimedJob]:
+    """Jobs of any task queue in the hands of a pilot."""
+    ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+    return queued_jobs.claim(conn, ids, now, count=count, place=BIG, holder=holder)
 
 
 def job(engine: Engine, job_id: int) -> Job:

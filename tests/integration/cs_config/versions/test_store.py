@@ -116,19 +116,17 @@ def test_of_many_at_once_one_wins_and_the_others_are_told(engine: Engine, now: d
 
 
 def test_the_primary_key_decides_between_transactions_that_do_not_see_each_other(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as first, ThreadPoolExecutor(1) as other:
+    with database.writing(postgresql) as first, ThreadPoolExecutor(1) as other:
         versions_store.store_text(first, TEXT % 1, author="a", message="", source="api", expected=0, now=now)
-        second = other.submit(store, engine, TEXT % 2, now, 0)
+        second = other.submit(store, postgresql, TEXT % 2, now, 0)
         with pytest.raises(TimeoutError):
             second.result(timeout=0.2)  # it waits for the first one's end
         first.commit()
         with pytest.raises(VersionConflict):
             second.result()
-    assert current(engine) == 1
-    engine.dispose()
+    assert current(postgresql) == 1
 
 
 def test_a_file_is_imported_when_it_changed(engine: Engine, now: datetime, tmp_path: Path) -> None:

@@ -28,17 +28,15 @@ from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
 from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban
-from tests.support import databases, wait
+from tests.support import wait
 from tests.support.claimers import ClaimingProcess, claiming, run
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG, at, request
 
 
 @pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect(postgres_url)
-    yield engine
-    engine.dispose()
+def engine(postgresql: Engine) -> Engine:
+    return postgresql
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,7 +16,6 @@ from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
-from tests.support import databases
 from tests.support.claimers import claiming, run
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG, at, request
@@ -71,13 +70,6 @@ def _serve(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
     return found
 
 
-@pytest.fixture
-def loop_engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect(postgres_url)
-    yield engine
-    engine.dispose()
-
-
 def test_jobs_come_tier_by_tier_and_unlisted_types_last(engine: Engine, now: datetime) -> None:
     _put(engine, now, User=2, Merge=2, WG=2, MC=3)
     matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
@@ -85,9 +77,9 @@ def test_jobs_come_tier_by_tier_and_unlisted_types_last(engine: Engine, now: dat
     assert given == ["MC"] * 3 + ["WG"] * 2 + ["Merge"] * 2 + ["User"] * 2
 
 
-def test_requests_in_the_event_loop_keep_the_tiers(loop_engine: Engine, now: datetime) -> None:
-    _put(loop_engine, now, User=30, Merge=5, MC=5)
-    with claiming(loop_engine, _matcher(loop_engine, now, _config(f"JobPriorities: {_TIERS}"))) as process:
+def test_requests_in_the_event_loop_keep_the_tiers(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, User=30, Merge=5, MC=5)
+    with claiming(postgresql, _matcher(postgresql, now, _config(f"JobPriorities: {_TIERS}"))) as process:
 
         async def work() -> list[MatchResult]:
             answers = [await process.ask(_ask())]
@@ -95,7 +87,7 @@ def test_requests_in_the_event_loop_keep_the_tiers(loop_engine: Engine, now: dat
                 answers += await asyncio.gather(*(process.ask(_ask()) for _ in range(4)))
             return answers
 
-        given = _types(loop_engine, run(work, process))
+        given = _types(postgresql, run(work, process))
     assert Counter(given) == {"MC": 5, "Merge": 5, "User": 3}
     assert given[:5] == ["MC"] * 5
     assert process.in_loop >= 10
@@ -142,17 +134,17 @@ def test_a_type_at_its_limit_gives_way_and_comes_first_again_afterwards(
     assert _types(engine, [_serve(matcher, _ask(NumberOfProcessors=1))]) == ["MC"]
 
 
-def test_in_the_event_loop_a_type_at_its_limit_gives_way(loop_engine: Engine, now: datetime) -> None:
-    _put(loop_engine, now, MC=40, Merge=40)
+def test_in_the_event_loop_a_type_at_its_limit_gives_way(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, MC=40, Merge=40)
     limits = "RunningLimit: {A.B.ch: {JobType: {MC: {count: 30, cores: 7}}}}"
     config = _config(f"JobPriorities: {_TIERS}, {limits}")
-    with claiming(loop_engine, _matcher(loop_engine, now, config)) as process:
+    with claiming(postgresql, _matcher(postgresql, now, config)) as process:
 
         async def work() -> list[MatchResult]:
             answers = [await process.ask(_ask())]
             return answers + await asyncio.gather(*(process.ask(_ask()) for _ in range(19)))
 
-        given = _types(loop_engine, run(work, process))
+        given = _types(postgresql, run(work, process))
     assert Counter(given) == {"MC": 7, "Merge": 13}
 
 

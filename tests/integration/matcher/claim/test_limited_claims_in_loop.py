@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -22,7 +21,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.task_queues import wait_causes
-from tests.support import databases, scope_counters
+from tests.support import scope_counters
 from tests.support.claimers import ClaimingProcess, claiming, run
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT, at, request
@@ -38,10 +37,8 @@ def _config(
 
 
 @pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    engine = databases.connect(postgres_url)
-    yield engine
-    engine.dispose()
+def engine(postgresql: Engine) -> Engine:
+    return postgresql
 
 
 def _process(

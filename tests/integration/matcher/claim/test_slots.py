@@ -148,26 +148,24 @@ def test_jobs_of_several_processors_fill_the_slot(engine: Engine, now: datetime,
 
 @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (2, 2)])
 def test_a_pilot_that_asks_two_processes_at_once_gets_one_slot(
-    postgres_url: str, now: datetime, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    postgresql: Engine, now: datetime, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both claim before the other one has committed."""
-    engine = database.connect(postgres_url)
-    Claims(engine, now).begin("s", "t", processors=2)
+    Claims(postgresql, now).begin("s", "t", processors=2)
     first, second = (of_pilot(count=count) for count in counts)
     other = of_pilot("t")
-    with ThreadPoolExecutor() as pool, database.writing(engine) as conn:
-        rival = queued_jobs.matcher(engine, now)
+    with ThreadPoolExecutor() as pool, database.writing(postgresql) as conn:
+        rival = queued_jobs.matcher(postgresql, now)
         monkeypatch.setattr(StepwiseClaimer, "claim", partialmethod(claim_inside, conn))
         [before] = rival.serve([first])
         monkeypatch.undo()
-        late = pool.submit(Claims(engine, now).serve, second, other)
-        wait.until(lambda: databases.count_lock_waits(engine) == 1)
+        late = pool.submit(Claims(postgresql, now).serve, second, other)
+        wait.until(lambda: databases.count_lock_waits(postgresql) == 1)
         conn.commit()
         results = late.result(timeout=300)
     assert isinstance(before, ClaimResult)
     assert len(before.claimed) == counts[0]
     assert [len(each.claimed) for each in results] == [min(2 - counts[0], counts[1]), 1]
-    engine.dispose()
 
 
 def claim_inside(
@@ -239,14 +237,13 @@ _EARLIER = """INSERT INTO attempts (job_id, epoch, lease, holder, stamp, vo, sit
     FROM generate_series(1000, 5999) AS n"""
 
 
-def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    claims = Claims(engine, now)
+def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgresql: Engine, now: datetime) -> None:
+    claims = Claims(postgresql, now)
     claims.begin("s", processors=2)
     [served] = claims.serve(of_pilot())
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("ANALYZE attempts"))
         rooms = slots.ROOMS.compile(conn)
         since = {"since": json.dumps({"s": str(now - HOUR)})}
@@ -256,7 +253,6 @@ def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgres_url:
     assert max(_list_rows(plan["Plan"])) < 100
     assert len(claims.serve(of_pilot())[0].claimed) == 1
     assert claims.serve(of_pilot())[0].refused == SlotRefusal.FULL
-    engine.dispose()
 
 
 #: Held by one pilot, far more than its slot has room for.
@@ -266,11 +262,10 @@ _HELD = """INSERT INTO attempts (job_id, epoch, lease, holder, stamp, vo, site, 
     FROM generate_series(1000, 5999) AS n"""
 
 
-def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    claims = Claims(engine, now)
+def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgresql: Engine, now: datetime) -> None:
+    claims = Claims(postgresql, now)
     claims.begin("s", processors=2)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("SET LOCAL session_replication_role = replica"))  # without their jobs
         conn.execute(text(_HELD), {"at": now})
     holder = LeaseHolder(
@@ -283,14 +278,13 @@ def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgres_url: str, now: 
     claim = BatchClaim(
         task_queue_id=1, place=place, holder=holder, lease="x", allotment=Allotment(processors=1)
     )
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("ANALYZE attempts"))
-    with contextlib.closing(AutocommitRunner(engine)) as server:
+    with contextlib.closing(AutocommitRunner(postgresql)) as server:
         assert claim_together(server, [claim], now=now) == [BatchClaimResult(refused=SlotRefusal.FULL)]
         statement, values = batched_claim.build_statement([claim], now=now)
         [([plan],)] = server.rows(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", values)
     assert max(_list_rows(plan["Plan"])) < 100
-    engine.dispose()
 
 
 def test_a_pilot_without_room_is_refused_at_once(

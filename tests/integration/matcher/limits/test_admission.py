@@ -154,10 +154,8 @@ def test_a_job_that_is_named_has_to_be_admitted_too(engine: Engine, now: datetim
     assert given(engine, now, "short", JobID=fitting) == [fitting]
 
 
-def test_jobs_in_the_hands_of_another_are_worth_another_look(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    [job] = put(engine, now, CPUTime=500)
-    with database.writing(engine) as conn:
+def test_jobs_in_the_hands_of_another_are_worth_another_look(postgresql: Engine, now: datetime) -> None:
+    [job] = put(postgresql, now, CPUTime=500)
+    with database.writing(postgresql) as conn:
         queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job)], now)
-        assert ask(engine, now, "short").in_other_hands
-    engine.dispose()
+        assert ask(postgresql, now, "short").in_other_hands

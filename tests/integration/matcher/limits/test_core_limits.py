@@ -24,7 +24,7 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import attempts, scope_rules
 from taskqueue.sites import scope_rules as rules
-from tests.support import databases, earlier_release, scope_counters
+from tests.support import earlier_release, scope_counters
 from tests.support.claimers import claiming, run
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
@@ -210,13 +210,12 @@ def test_a_resource_without_stated_processors_gives_each_job_what_it_needs(
     assert scope_counters.agree(engine)
 
 
-def test_the_loop_gives_no_more_than_the_cores(postgres_url: str, now: datetime) -> None:
-    engine = databases.connect(postgres_url)
+def test_the_loop_gives_no_more_than_the_cores(postgresql: Engine, now: datetime) -> None:
     for cores in ((1, 1), (2, 4), (3, 3)):
-        _put(engine, now, 20, cores)
+        _put(postgresql, now, 20, cores)
     config = _config("{JobType: {MC: {count: 40, cores: 23}}, CEs: {ce1: {VO: {lhcb: {cores: 21}}}}}")
-    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
-    with claiming(engine, matcher) as process:
+    matcher = Matcher(postgresql, lambda: config, lambda: now, random.Random(1))
+    with claiming(postgresql, matcher) as process:
 
         async def work() -> list[MatchResult]:
             asked = [queued_jobs.request(**queued_jobs.at(LONG), NumberOfProcessors=4) for _ in range(31)]  # type: ignore[arg-type]
@@ -225,12 +224,11 @@ def test_the_loop_gives_no_more_than_the_cores(postgres_url: str, now: datetime)
 
         answers = run(work, process)
         assert process.in_loop > 0
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         has = conn.execute(select(func.sum(func.coalesce(attempts.c.processors, 1)))).scalar_one()
     assert has in (20, 21), "a job of one core is left over only if none waits"
     assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
-    assert scope_counters.agree(engine)
-    engine.dispose()
+    assert scope_counters.agree(postgresql)
 
 
 def test_nothing_beyond_a_new_limit_is_given_before_its_rules_are_stored_and_counted(

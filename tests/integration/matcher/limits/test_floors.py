@@ -21,7 +21,7 @@ from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import attempts, task_queues
 from taskqueue.sites import scope_rules as rules
-from tests.support import databases, scope_counters
+from tests.support import scope_counters
 from tests.support.claimers import claiming, run
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
@@ -283,14 +283,13 @@ def test_a_moved_floor_holds_for_the_next_job(engine: Engine, now: datetime) -> 
     assert scope_counters.agree(engine)
 
 
-def test_processes_together_fill_a_floor_exactly(postgres_url: str, now: datetime) -> None:
+def test_processes_together_fill_a_floor_exactly(postgresql: Engine, now: datetime) -> None:
     """Pilots of several VOs and of one, by both claims, in two processes: the rows decide."""
-    engine = databases.connect(postgres_url)
     for vo in BOTH:
-        _put(engine, now, vo, 60)
+        _put(postgresql, now, vo, 60)
     config = _config("{cms: 8}")
-    one, other = (_matcher(engine, now, config) for _ in range(2))
-    with claiming(engine, one) as first, claiming(engine, other) as second:
+    one, other = (_matcher(postgresql, now, config) for _ in range(2))
+    with claiming(postgresql, one) as first, claiming(postgresql, other) as second:
 
         async def work() -> None:
             await first.ask(_request(["cms"]))  # its place is known now, and open
@@ -301,11 +300,10 @@ def test_processes_together_fill_a_floor_exactly(postgres_url: str, now: datetim
             assert all(each.matches for each in answers)
 
         run(work, first, second)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         given = Counter(conn.execute(select(attempts.c.vo)).scalars())
     assert given == {"cms": 8, "lhcb": 4 + 48 - 8}
-    assert scope_counters.agree(engine)
-    engine.dispose()
+    assert scope_counters.agree(postgresql)
 
 
 @pytest.mark.parametrize(

@@ -115,22 +115,20 @@ def _hold(engine: Engine, now: datetime, claim: Callable[[], int]) -> Iterator[l
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("claim", [_claim_step_by_step, _claim_in_a_statement])
 def test_a_claim_that_read_other_limits_is_counted(
-    postgres_url: str, now: datetime, claim: Claim, change: str
+    postgresql: Engine, now: datetime, claim: Claim, change: str
 ) -> None:
-    engine = databases.connect(postgres_url)
     before, after = (_config(limits, number + 1) for number, limits in enumerate(CHANGES[change][:2]))
-    task_queue = _put(engine, now)
-    follower = RuleFollower(engine)
+    task_queue = _put(postgresql, now)
+    follower = RuleFollower(postgresql)
     wait.until(lambda: follower.follow(before))
-    with _hold(engine, now, lambda: claim(engine, now, before, task_queue)) as given:
+    with _hold(postgresql, now, lambda: claim(postgresql, now, before, task_queue)) as given:
         assert not follower.follow(after), "neither stored nor counted before the claim has ended"
-        assert not _ask(engine, now, after).claimed, "nothing is given by rules that are not in force"
+        assert not _ask(postgresql, now, after).claimed, "nothing is given by rules that are not in force"
     assert given == [1]
     wait.until(lambda: follower.follow(after))
-    assert scope_counters.agree(engine)
-    assert sum(len(_ask(engine, now, after).claimed) for _ in range(5)) == CHANGES[change][2]
-    assert scope_counters.agree(engine)
-    engine.dispose()
+    assert scope_counters.agree(postgresql)
+    assert sum(len(_ask(postgresql, now, after).claimed) for _ in range(5)) == CHANGES[change][2]
+    assert scope_counters.agree(postgresql)
 
 
 #: Limits before and after, and what a statement finds full once the held claim has the first job.
@@ -149,29 +147,27 @@ FULL = {
 @pytest.mark.parametrize("change", FULL)
 @pytest.mark.parametrize("claim", [_claim_step_by_step, _claim_in_a_statement])
 def test_only_a_limit_in_force_is_found_full(
-    postgres_url: str, now: datetime, claim: Claim, change: str
+    postgresql: Engine, now: datetime, claim: Claim, change: str
 ) -> None:
-    engine = databases.connect(postgres_url)
     before, after = (_config(limits, number + 1) for number, limits in enumerate(FULL[change][:2]))
-    task_queue, full = _put(engine, now), FULL[change][2]
-    follower = RuleFollower(engine)
+    task_queue, full = _put(postgresql, now), FULL[change][2]
+    follower = RuleFollower(postgresql)
     wait.until(lambda: follower.follow(before))
-    with _hold(engine, now, lambda: claim(engine, now, before, task_queue)) as given:
-        during = _send(engine, now, task_queue, "during")
+    with _hold(postgresql, now, lambda: claim(postgresql, now, before, task_queue)) as given:
+        during = _send(postgresql, now, task_queue, "during")
         follower.follow(after)
-        changed = _send(engine, now, task_queue, "changed")
+        changed = _send(postgresql, now, task_queue, "changed")
         for each in (during, changed):
             assert each.is_undecided, "the scope is locked: whether the held claim will use the room is open"
             assert not each.full
     assert given == [1]
     wait.until(lambda: follower.follow(after))
-    found = _send(engine, now, task_queue, "found")
+    found = _send(postgresql, now, task_queue, "found")
     assert tuple(sorted(found.full)) == full
     assert found.is_undecided == (not found.claimed)
     if full:
-        assert not _ask(engine, now, after).claimed, "step by step it is the same"
-    assert scope_counters.agree(engine)
-    engine.dispose()
+        assert not _ask(postgresql, now, after).claimed, "step by step it is the same"
+    assert scope_counters.agree(postgresql)
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -358,17 +358,15 @@ def test_a_task_queue_that_is_empty_is_not_called_limited(engine: Engine, now: d
     assert (look.refused, look.in_other_hands) == (None, False)
 
 
-def test_a_job_that_is_let_in_and_in_anothers_hands_is_waited_for(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 1, job_group="full")
-    [free] = _put(engine, now, 1, job_group="free", owner="bob")
-    matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobGroup: {full: 0}}}")
-    with database.writing(engine) as conn:
+def test_a_job_that_is_let_in_and_in_anothers_hands_is_waited_for(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, 1, job_group="full")
+    [free] = _put(postgresql, now, 1, job_group="free", owner="bob")
+    matcher = _matcher(postgresql, now, "RunningLimit: {A.B.ch: {JobGroup: {full: 0}}}")
+    with database.writing(postgresql) as conn:
         conn.execute(select(waiting_jobs).where(waiting_jobs.c.job_id == free).with_for_update())
         look = _ask(matcher)
     assert (look.claimed, look.in_other_hands) == ((), True)
     assert _ids(_ask(matcher)) == [free]
-    engine.dispose()
 
 
 def test_limits_at_one_place_cost_another_nothing(
@@ -452,17 +450,15 @@ def test_another_delay_holds_at_once(engine: Engine, now: datetime) -> None:
     assert given == [first, second]
 
 
-def test_clocks_of_matchers_that_differ_make_no_tokens(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 20, job_type="MC")
+def test_clocks_of_matchers_that_differ_make_no_tokens(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, 20, job_type="MC")
     options = "MatchingDelay: {A.B.ch: {JobType: {MC: 1000}}}"
     given = [
-        len(_ask(_matcher(engine, now + timedelta(hours=hours), options), 9).claimed)
+        len(_ask(_matcher(postgresql, now + timedelta(hours=hours), options), 9).claimed)
         for hours in (0, 9, -9, 9, -9)
     ]
-    _pass(engine, 1000)
-    given.append(len(_ask(_matcher(engine, now - timedelta(hours=9), options), 9).claimed))
-    engine.dispose()
+    _pass(postgresql, 1000)
+    given.append(len(_ask(_matcher(postgresql, now - timedelta(hours=9), options), 9).claimed))
     assert given == [1, 0, 0, 0, 0, 1]
 
 

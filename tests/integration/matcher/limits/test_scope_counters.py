@@ -200,15 +200,14 @@ def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engin
 
 
 def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_open(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 9)
-    before = _matcher(engine, now, queued_jobs.grid())
+    _put(postgresql, now, 9)
+    before = _matcher(postgresql, now, queued_jobs.grid())
     assert len(_ask(before, count=2).claimed) == 2
     limited = _config("{JobType: {MC: 3}}", version=2)
-    matcher = _matcher(engine, now, limited)
-    with database.writing(engine) as rival:
+    matcher = _matcher(postgresql, now, limited)
+    with database.writing(postgresql) as rival:
         # A claim that began before the limit was stored, and took a job that it does not know to be counted.
         [task_queue] = rival.execute(text("SELECT DISTINCT task_queue_id FROM waiting_jobs")).scalars()
         queued_jobs.claim(rival, [task_queue], now, place=_location())
@@ -216,9 +215,8 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
         assert isinstance(look, ClaimResult)
         assert (look.claimed, look.in_other_hands) == ((), True)
     assert _ask(matcher).refused == "limits"
-    assert _count(engine) == 3
-    assert scope_counters.agree(engine)
-    engine.dispose()
+    assert _count(postgresql) == 3
+    assert scope_counters.agree(postgresql)
 
 
 @pytest.mark.parametrize("place", ["AllSites", SITE, f"{SITE}/CEs/ce1"])
@@ -405,38 +403,34 @@ def test_all_limits_of_a_version_are_stored_before_anything_is_claimed(
         assert len(rules.list_rules(conn)) == 120
 
 
-def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgres_url: str) -> None:
-    engine = database.connect(postgres_url)
-    follower, config = RuleFollower(engine), _limit_sites(5)
+def test_a_locked_scope_keeps_only_its_own_limits_waiting(postgresql: Engine) -> None:
+    follower, config = RuleFollower(postgresql), _limit_sites(5)
 
     def list_opened() -> list[str]:
-        with database.reading(engine) as conn:
+        with database.reading(postgresql) as conn:
             return sorted(each.scope for each in rules.list_rules(conn) if each.opened)
 
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         scopes.lock_scopes(conn, ["S.2.org"])
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         # Not as a claim locks it: all rules would wait for the end of that.
         conn.execute(text("UPDATE scopes SET site = site WHERE scope = 's.2.org'"))
         wait.until(lambda: not follower.follow(config) and len(list_opened()) == 4)
     wait.until(lambda: follower.follow(config))
     assert list_opened() == [f"s.{number}.org" for number in range(5)]
-    engine.dispose()
 
 
-def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postgres_url: str) -> None:
-    engine = database.connect(postgres_url)
-    follower, config = RuleFollower(engine), _limit_sites(5)
+def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postgresql: Engine) -> None:
+    follower, config = RuleFollower(postgresql), _limit_sites(5)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("UPDATE scopes SET site = site WHERE scope IN ('s.0.org', 's.1.org')"))
         for _ in range(6):
             assert not follower.count_new(seconds=0.0)
-        with database.reading(engine) as other:
+        with database.reading(postgresql) as other:
             assert {each.scope for each in rules.list_uncounted(other)} == {"s.0.org", "s.1.org"}
     assert follower.count_new()
-    engine.dispose()
 
 
 def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, now: datetime) -> None:
@@ -457,51 +451,45 @@ def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, no
     assert found == {("JobType", "mc"): 1, ("JobType", "merge"): 0, ("JobType", "test"): 0, ("VO", "lhcb"): 1}
 
 
-def test_rules_count_as_stored_only_when_their_version_does(postgres_url: str) -> None:
-    engine = database.connect(postgres_url)
-    wait.until(lambda: RuleFollower(engine).follow(_limit_sites(1)))
-    follower, newer = RuleFollower(engine), replace(_limit_sites(1), version=2)
-    with database.writing(engine) as conn:
+def test_rules_count_as_stored_only_when_their_version_does(postgresql: Engine) -> None:
+    wait.until(lambda: RuleFollower(postgresql).follow(_limit_sites(1)))
+    follower, newer = RuleFollower(postgresql), replace(_limit_sites(1), version=2)
+    with database.writing(postgresql) as conn:
         conn.execute(text("UPDATE installation SET epoch_floor = epoch_floor"))
         assert not follower.follow(newer)
     wait.until(lambda: follower.follow(newer))
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         assert rules.read_version(conn) == (2, newer.expiries)
-    engine.dispose()
 
 
-def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 4)
-    assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
+def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, 4)
+    assert len(_ask(_matcher(postgresql, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
 
     def lock() -> list[tuple[str, bool, int]]:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             locked = rules.lock_rules(conn, [SITE.lower()], wait=True)
             return [(each.value, each.opened, each.n) for each in locked.rules]
 
     with ThreadPoolExecutor(1) as threads:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             conn.execute(text("UPDATE scope_rules SET n = 7"))
             [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
             rule_counters.mend(conn, difference.rule, compiled_rules.counts)
             waiter = threads.submit(lock)
             wait.until(lambda: waiter.done() or _count_waiting(conn))
         assert waiter.result() == [("mc", True, 2)]
-    engine.dispose()
 
 
-def test_returns_are_read_once_however_many_rules_a_scope_has(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 3)
-    matcher = _matcher(engine, now, _config("{JobType: {MC: 5, Merge: 5, Test: 5}}"))
+def test_returns_are_read_once_however_many_rules_a_scope_has(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, 3)
+    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 5, Merge: 5, Test: 5}}"))
     assert len(_ask(matcher, count=3).claimed) == 3
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("UPDATE attempts SET closed_at = opened_at, closed_as = 'killed'"))
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         rows = conn.execute(rules.LOCK_FREE, {"ids": [SITE.lower()]}).all()
     assert [len(row.returned or ()) for row in rows] == [3, 0, 0]
-    engine.dispose()
 
 
 def _count_waiting(conn: Connection) -> int:
@@ -543,74 +531,68 @@ def _hold_end(conn: Connection, lease: str, how: str, now: datetime) -> None:
 @pytest.mark.parametrize("is_committed", [True, False])
 @pytest.mark.parametrize("how", ["release", "finish", "recall", "expire"])
 def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_returns_it_once(
-    postgres_url: str, now: datetime, how: str, *, is_committed: bool
+    postgresql: Engine, now: datetime, how: str, *, is_committed: bool
 ) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 5)
-    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=3).claimed
+    _put(postgresql, now, 5)
+    taken = _ask(_matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
     follower, config = (
-        RuleFollower(engine),
+        RuleFollower(postgresql),
         _config("{JobType: {MC: 4}, CEs: {ce1: {JobType: {MC: 9}}}}", version=2),
     )
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         lasting = attempts.c.lease != taken[0].lease
         conn.execute(update(attempts).where(lasting).values(lease_expires_at=now + 99 * LEASE))
-    with contextlib.suppress(InterruptedError), database.writing(engine) as conn:
+    with contextlib.suppress(InterruptedError), database.writing(postgresql) as conn:
         _hold_end(conn, taken[0].lease, how, now)
         for _ in range(3):
             assert not follower.follow(config), "the end has not seen the limit"
-        with database.writing(engine) as other:  # this one has: it comes before the count
+        with database.writing(postgresql) as other:  # this one has: it comes before the count
             _hold_end(other, taken[1].lease, "finish", now)
         if not is_committed:
             raise InterruptedError
     wait.until(lambda: follower.follow(config))
-    assert scope_counters.agree(engine)
+    assert scope_counters.agree(postgresql)
     for job in taken:
-        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(engine) as conn:
+        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(postgresql) as conn:
             pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
-        assert scope_counters.agree(engine)
-    engine.dispose()
+        assert scope_counters.agree(postgresql)
 
 
 def test_an_end_that_is_under_way_while_a_limit_is_counted_is_returned_afterwards(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 5)
-    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=3).claimed
-    follower, config = RuleFollower(engine), _config("{JobType: {MC: 4}}", version=2)
+    _put(postgresql, now, 5)
+    taken = _ask(_matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
+    follower, config = RuleFollower(postgresql), _config("{JobType: {MC: 4}}", version=2)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         new = rules.list_uncounted(conn)
-    with database.writing(engine) as ending:
+    with database.writing(postgresql) as ending:
         pilot_reports.release(ending, taken[0].lease, reason="", max_rescheduling=9, now=now)
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             scopes.lock_scopes(conn, [SITE])
             rule_counters.count_rules(conn, new, compiled_rules.counts)
-        assert scope_counters.agree(engine)
-    assert scope_counters.agree(engine)
-    assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
-    engine.dispose()
+        assert scope_counters.agree(postgresql)
+    assert scope_counters.agree(postgresql)
+    assert len(_ask(_matcher(postgresql, now, config), count=9).claimed) == 2
 
 
-def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 9)
-    matcher = _matcher(engine, now, _config("{JobType: {MC: 5}}"))
+def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgresql: Engine, now: datetime) -> None:
+    _put(postgresql, now, 9)
+    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 5}}"))
     here, there = queued_jobs.at(LONG), queued_jobs.at(queued_jobs.ELSEWHERE)
     matcher.refresh()
-    with database.writing(engine) as rival:
+    with database.writing(postgresql) as rival:
         scopes.lock_scopes(rival, [SITE])
         for _ in range(6):  # the last ones wait for a moment
             busy, free = matcher.serve([queued_jobs.request(**here), queued_jobs.request(**there)])
             assert isinstance(busy, ClaimResult)
             assert isinstance(free, ClaimResult)
             assert (busy.claimed, busy.refused, busy.in_other_hands) == ((), None, True)
-            assert free.claimed or free.emptied or _count(engine, "site = 'C.D.ch'") > 1
-    assert _ask(matcher).claimed or _count(engine, f"site = '{SITE}'") > 0
-    assert scope_counters.agree(engine)
-    engine.dispose()
+            assert free.claimed or free.emptied or _count(postgresql, "site = 'C.D.ch'") > 1
+    assert _ask(matcher).claimed or _count(postgresql, f"site = '{SITE}'") > 0
+    assert scope_counters.agree(postgresql)
 
 
 MOST = {1: 5, 2: 4, 3: 6}  # by version of the configuration
@@ -893,15 +875,13 @@ def test_counted_cores_that_are_wrong_are_mended(engine: Engine, now: datetime) 
 
 
 def test_a_rule_that_a_process_of_1_0_gives_a_new_id_counts_its_cores_again(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    _put(engine, now, 2, cores=(8, 8))
-    matcher = _matcher(engine, now, _config("{JobType: {MC: 6}}"))
+    _put(postgresql, now, 2, cores=(8, 8))
+    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 6}}"))
     assert _ask(matcher, cores=8).claimed
-    with database.writing(engine) as conn:  # as it mends a counter
+    with database.writing(postgresql) as conn:  # as it mends a counter
         conn.execute(text("UPDATE scope_rules SET rule_id = DEFAULT, n = 0, opened = false"))
         assert conn.execute(select(scope_rules.c.cores)).scalars().all() == [None]
-    _matcher(engine, now, _config("{JobType: {MC: 6}}")).refresh()
-    assert scope_counters.agree(engine)
-    engine.dispose()
+    _matcher(postgresql, now, _config("{JobType: {MC: 6}}")).refresh()
+    assert scope_counters.agree(postgresql)

@@ -206,41 +206,38 @@ def test_larger_submissions_are_left_to_the_optimizers(
     assert len(some.due) == (0 if decided else len(some.job_ids))
 
 
-def test_submissions_to_one_pool_do_not_wait_for_each_other(postgres_url: str, now: datetime) -> None:
-    engine, config = database.connect(postgres_url), grid()
-    batch.optimize(engine, config, decide(engine, config, now, text("first")).due, now=now)
-    [pool_id] = {job(engine, 1).submit_pool}
+def test_submissions_to_one_pool_do_not_wait_for_each_other(postgresql: Engine, now: datetime) -> None:
+    config = grid()
+    batch.optimize(postgresql, config, decide(postgresql, config, now, text("first")).due, now=now)
+    [pool_id] = {job(postgresql, 1).submit_pool}
     assert pool_id is not None
-    with database.writing(engine) as rival:
+    with database.writing(postgresql) as rival:
         assert pools.lock_resolved(rival, [pool_id], now=now + timedelta(hours=1)) == {pool_id}
-        assert decide(engine, config, now + timedelta(hours=1), text("meanwhile")).due == []
-    with database.writing(engine) as rival:
+        assert decide(postgresql, config, now + timedelta(hours=1), text("meanwhile")).due == []
+    with database.writing(postgresql) as rival:
         rival.execute(sql("SELECT * FROM submit_pools FOR UPDATE"))  # to remove it
-        removed = decide(engine, config, now, text("meanwhile"))
+        removed = decide(postgresql, config, now, text("meanwhile"))
     assert removed.due == removed.job_ids
-    with database.writing(engine) as rival:
+    with database.writing(postgresql) as rival:
         rival.execute(sql("SELECT * FROM queue_class_versions FOR UPDATE"))  # to refresh its VO
-        refreshed = decide(engine, config, now, text("meanwhile"))
+        refreshed = decide(postgresql, config, now, text("meanwhile"))
     assert refreshed.due == refreshed.job_ids
-    engine.dispose()
 
 
-def test_a_pool_is_not_removed_while_a_submission_uses_it(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    batch.optimize(engine, grid(), decide(engine, grid(), now, text("first")).due, now=now)
-    [pool_id] = {job(engine, 1).submit_pool}
+def test_a_pool_is_not_removed_while_a_submission_uses_it(postgresql: Engine, now: datetime) -> None:
+    batch.optimize(postgresql, grid(), decide(postgresql, grid(), now, text("first")).due, now=now)
+    [pool_id] = {job(postgresql, 1).submit_pool}
     assert pool_id is not None
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(sql("DELETE FROM waiting_jobs"))
         conn.execute(sql("UPDATE jobs SET submit_pool = NULL"))
     later = now + timedelta(days=100)
-    with database.writing(engine) as using:
+    with database.writing(postgresql) as using:
         assert pools.lock_resolved(using, [pool_id], now=now)
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             assert pools.delete_unused(conn, vo="lhcb", before=later, now=later) == []
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         assert pools.delete_unused(conn, vo="lhcb", before=later, now=later) == [pool_id]
-    engine.dispose()
 
 
 def test_the_last_use_of_a_pool_is_recorded(engine: Engine, config: Configuration, now: datetime) -> None:

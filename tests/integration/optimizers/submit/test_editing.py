@@ -1,38 +1,25 @@
 """Edits of waiting jobs beside claims: one gets the old description or the new one, never a mixture."""
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from optimizers.chain import batch
 from optimizers.submit import editing
 from optimizers.submit.editing import EditResult
-from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.leases import assignment, opening
-from taskqueue.leases.opening import ClaimedJob, LeaseHolder
-from taskqueue.task_queues import task_queues
 from tests.support import concurrency
-from tests.support.factories.submitted_jobs import grid, job, submit, waiting
+from tests.support.factories.submitted_jobs import claim, grid, job, submit, waiting
 
 JOB = {"Executable": "a.sh", "Requirements": {"Memory": 2000}}
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def wait_in_queue(engine: Engine, now: datetime) -> int:
     [job_id] = submit(engine, grid(), now, JOB)
     batch.optimize(engine, grid(), [job_id], now=now)
     return job_id
-
-
-def claim(conn: Connection, now: datetime) -> list[ClaimedJob]:
-    ids = [each.task_queue_id for each in task_queues.list_occupied(conn)]
-    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-    taken = assignment.take_jobs(conn, ids, 1, place=PLACE, now=now)
-    assigned = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-    return opening.open_attempts(conn, assigned, now=now)
 
 
 def edit(engine: Engine, job_id: int, now: datetime) -> EditResult:

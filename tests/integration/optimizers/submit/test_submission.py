@@ -231,45 +231,40 @@ def _count_waits_for_a_quota(conn: Connection) -> int:
 
 @pytest.mark.parametrize("stated", [{}, {"WaitingJobsPerOwner": 10**9, "WaitingJobsPerVO": 10**9}])
 def test_far_from_the_limits_submissions_do_not_wait_for_each_other(
-    stated: dict[str, int], postgres_url: str, now: datetime
+    stated: dict[str, int], postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
     new = {("lhcb", "ann"): 1}
     limits = LimitOptions.model_validate(stated)
-    with database.writing(engine) as one, database.writing(engine) as other:
+    with database.writing(postgresql) as one, database.writing(postgresql) as other:
         for conn in (one, other):  # the second would wait forever
             submission.check_quota(conn, new, {"lhcb": limits}, now=now, stored_next=True)
-    engine.dispose()
 
 
 def test_one_owner_stores_only_so_much_at_once_that_the_limit_holds(
-    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+    postgresql: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next one waits for all that a count does not see."""
     monkeypatch.setattr(bounds, "SUBMISSIONS_AT_ONCE", 2)
-    engine = database.connect(postgres_url)
     new, limits = {("lhcb", "ann"): 1}, LimitOptions.model_validate({})
 
     def reserve(conn: Connection) -> None:
         submission.check_quota(conn, new, {"lhcb": limits}, now=now, stored_next=True)
 
-    with ThreadPoolExecutor(1) as threads, database.writing(engine) as third:
-        with database.writing(engine) as one, database.writing(engine) as other:
+    with ThreadPoolExecutor(1) as threads, database.writing(postgresql) as third:
+        with database.writing(postgresql) as one, database.writing(postgresql) as other:
             reserve(one)
             reserve(other)
             waits = threads.submit(reserve, third)
             wait.until(lambda: _count_waits_for_a_quota(one) == 1)
         waits.result()
-    engine.dispose()
 
 
 def test_small_submissions_that_wait_for_a_large_one_do_not_wait_for_each_other_afterwards(
-    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+    postgresql: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The large one leaves too little for submissions that share the lock."""
-    engine = database.connect(postgres_url)
     monkeypatch.setattr(bounds, "DECIDED_JOBS", 1)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         connections = conn.execute(submission.CONNECTIONS).scalar_one()
     most = 3 * connections + 20
     config = grid(GRID + f"Operations: {{Defaults: {{Limits: {{WaitingJobsPerOwner: {most}}}}}}}\n")
@@ -280,15 +275,14 @@ def test_small_submissions_that_wait_for_a_large_one_do_not_wait_for_each_other_
         def storing(conn: Connection, *jobs: Any, **values: Any) -> list[int]:
             ids = store_jobs(conn, *jobs, **values)
             monkeypatch.setattr(submission, "store_jobs", store_jobs)
-            small.extend(threads.submit(submit, engine, config, now, JOB) for _ in range(2))
+            small.extend(threads.submit(submit, postgresql, config, now, JOB) for _ in range(2))
             wait.until(lambda: _count_waits_for_a_quota(conn) == 2)
             return ids
 
         monkeypatch.setattr(submission, "store_jobs", storing)
         large = {**JOB, "Parameters": connections + 30}
-        assert len(submit(engine, config, now, large)) == connections + 30
+        assert len(submit(postgresql, config, now, large)) == connections + 30
         assert [len(each.result()) for each in small] == [1, 1]
-    engine.dispose()
 
 
 def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_that_made_them(
@@ -308,17 +302,15 @@ def test_many_jobs_are_refused_before_they_are_made_but_not_again_under_a_key_th
 
 
 def test_counts_of_few_owners_are_kept(
-    postgres_url: str, now: datetime, monkeypatch: pytest.MonkeyPatch
+    postgresql: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submission, "_CACHED", 3)
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         stored_rows.job_ids(conn, now, 3)
         limits = LimitOptions.model_validate({"WaitingJobsPerOwner": 2, "WaitingJobsPerVO": 2})
         for number in range(5):
             submission.check_quota(conn, {("cms", f"ann{number}"): 1}, {"cms": limits}, now=now)
-        assert len(submission._CACHED_COUNTS[engine].items()) == 3
-    engine.dispose()
+        assert len(submission._CACHED_COUNTS[postgresql].items()) == 3
 
 
 def test_limits_are_per_vo_and_owner(engine: Engine, now: datetime) -> None:

@@ -18,7 +18,7 @@ from taskqueue.db.log_partitions import AHEAD, REST, NotPartitioned
 from taskqueue.jobs import log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import job_log, jobs
-from tests.support import concurrency, databases, large_database
+from tests.support import concurrency, large_database
 from tests.support.factories import stored_rows
 
 
@@ -194,29 +194,27 @@ def test_a_conversion_that_is_killed_anywhere_loses_nothing_and_can_be_repeated(
     assert bounds > 1  # the point is met where the bound is left behind
 
 
-def test_others_write_and_read_while_the_log_is_converted(postgres_url: str, now: datetime) -> None:
-    engine = databases.connect(postgres_url)
-    [job_id] = _put(engine, now)
+def test_others_write_and_read_while_the_log_is_converted(postgresql: Engine, now: datetime) -> None:
+    [job_id] = _put(postgresql, now)
     is_over = Event()
 
     def work(number: int) -> int:
         if number == 0:
-            log_partitions.convert(engine)
+            log_partitions.convert(postgresql)
             is_over.set()
             return 0
         written = 0
         while not is_over.is_set() or not written:
-            with database.writing(engine) as conn:
+            with database.writing(postgresql) as conn:
                 log.append(conn, [_entry(job_id, now)] * 3)
                 written += 3
-            with database.reading(engine) as conn:
+            with database.reading(postgresql) as conn:
                 assert len(log.read_log(conn, job_id)) >= written
         return written
 
     written = sum(concurrency.at_once(4, work))
-    assert len(_numbers(engine)) == written + 1
-    assert _layout(engine)
-    engine.dispose()
+    assert len(_numbers(postgresql)) == written + 1
+    assert _layout(postgresql)
 
 
 def test_a_service_goes_on_beside_a_conversion(postgresql: Engine, postgres_url: str, tmp_path: Any) -> None:

@@ -8,21 +8,17 @@ import pytest
 from sqlalchemy import Connection, Engine
 
 from optimizers.chain import batch
-from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.accounting import wait_times
 from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue, transitions, withheld
 from taskqueue.jobs.withheld import KeepReason
-from taskqueue.leases import assignment, attempts, expiry, opening, retries
-from taskqueue.leases.opening import LeaseHolder
-from taskqueue.task_queues import task_queues
+from taskqueue.leases import attempts, expiry, retries
 from tests.support import concurrency
-from tests.support.factories.submitted_jobs import grid, job, log_of, submit, waiting, way
+from tests.support.factories.submitted_jobs import claim, grid, job, log_of, submit, waiting, way
 
 JOB = {"Executable": "a.sh"}
 YEAR = timedelta(days=365)
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
 
 
 def wait_in_queue(engine: Engine, now: datetime, number: int = 1) -> list[int]:
@@ -31,13 +27,9 @@ def wait_in_queue(engine: Engine, now: datetime, number: int = 1) -> list[int]:
     return ids
 
 
-def claim(conn: Connection, now: datetime, most: int = 1) -> list[int]:
+def claimed(conn: Connection, now: datetime, most: int = 1) -> list[int]:
     """Ids of jobs that a pilot gets."""
-    ids = [each.task_queue_id for each in task_queues.list_occupied(conn)]
-    holder = LeaseHolder(subject="pilot", stamp=None, lease_time=timedelta(minutes=5))
-    taken = assignment.take_jobs(conn, ids, most, place=PLACE, now=now)
-    assigned = [opening.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-    return [each.job_id for each in opening.open_attempts(conn, assigned, now=now)]
+    return [each.job_id for each in claim(conn, now, most)]
 
 
 def hold(engine: Engine, ids: Collection[int], now: datetime) -> list[int]:
@@ -75,7 +67,7 @@ def test_a_released_job_comes_before_those_that_were_submitted_after_it(
     batch.optimize(engine, grid(), [first], now=later)
     assert way(engine, first) == ["Received", "Waiting", "Checking", "Checking", "Waiting"]
     with database.writing(engine) as conn:
-        assert claim(conn, later, 2) == [first, others[0]]
+        assert claimed(conn, later, 2) == [first, others[0]]
     waited = wait_times.sum_by_cause(log_of(engine, first), now=later)
     assert waited["hold by its user"] == 3600
 
@@ -125,7 +117,7 @@ def test_neither_a_rescheduling_nor_a_pilot_that_lost_it_passes_a_hold_by(
 ) -> None:
     [job_id] = wait_in_queue(engine, now)
     with database.writing(engine) as conn:
-        assert claim(conn, now) == [job_id]
+        assert claimed(conn, now) == [job_id]
         attempt = attempts.get_latest(conn, job_id)
         attempts.close_attempts(conn, [job_id], closed_as=attempts.LOST, now=now)
         moved = transitions.move_jobs(
@@ -143,7 +135,7 @@ def test_neither_a_rescheduling_nor_a_pilot_that_lost_it_passes_a_hold_by(
 
 def test_who_has_the_waiting_row_decides_between_a_claim_and_a_hold(engine: Engine, now: datetime) -> None:
     [job_id] = wait_in_queue(engine, now)
-    got = concurrency.meanwhile(engine, lambda conn: claim(conn, now), lambda: hold(engine, [job_id], now))
+    got = concurrency.meanwhile(engine, lambda conn: claimed(conn, now), lambda: hold(engine, [job_id], now))
     assert (got, job(engine, job_id).status) == ([], JobStatus.MATCHED)
 
 
@@ -153,7 +145,7 @@ def test_a_claim_passes_over_a_job_that_is_being_held(engine: Engine, now: datet
 
     def take() -> list[int]:
         with database.writing(engine) as conn:
-            return claim(conn, now)
+            return claimed(conn, now)
 
     def begin_hold(conn: Connection) -> None:
         assert control.hold_jobs(conn, [job_id], source="ann", now=now) == [job_id]
@@ -174,7 +166,7 @@ def test_claims_holds_and_releases_at_once_give_no_held_job_away(engine: Engine,
             match number % 3:
                 case 0:
                     with database.writing(engine) as conn:
-                        claim(conn, now)
+                        claimed(conn, now)
                 case 1:
                     database.retry_on_conflict(hold)(engine, some, now)
                 case 2:

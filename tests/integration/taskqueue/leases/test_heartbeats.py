@@ -122,10 +122,9 @@ def test_the_largest_use_of_all_reports_is_kept(engine: Engine, now: datetime) -
     assert silent.peak_ram_mb is None
 
 
-def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    plain, killed, stalled, ended, foreign = running = _running(engine, now, 5)
-    with database.writing(engine) as conn:
+def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgresql: Engine, now: datetime) -> None:
+    plain, killed, stalled, ended, foreign = running = _running(postgresql, now, 5)
+    with database.writing(postgresql) as conn:
         assert control.kill_jobs(conn, [killed.job_id], source="alice", now=now)
         pilot_reports.finish(conn, ended.lease, PayloadResult(status="Done"), now=now)
         [waiting_id] = queued_jobs.put(conn, now, owner="bob")
@@ -133,18 +132,17 @@ def test_whoever_is_not_plain_is_left_out_and_as_it_was(postgres_url: str, now: 
         for each in (plain, killed, foreign):
             pilot_reports.heartbeat(conn, each.lease, lease_time=LEASE, now=now + MINUTE)
         assert expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now) == [stalled.job_id]
-    before = _again(engine, running)
+    before = _again(postgresql, running)
     beats = [_of(each) for each in (plain, killed, stalled, ended)]
     others = [
         _of(foreign, "somebody else"),
         HeartbeatReport(lease=unbegun.lease, sender=pilot_reports.ANYBODY),
         HeartbeatReport(lease="none", sender=pilot_reports.ANYBODY),
     ]
-    assert _beat(engine, now + 2 * MINUTE, *beats, *others) == {plain.lease}
-    assert _again(engine, running)[1:] == before[1:]
-    [left] = _attempts(engine, [waiting_id])
+    assert _beat(postgresql, now + 2 * MINUTE, *beats, *others) == {plain.lease}
+    assert _again(postgresql, running)[1:] == before[1:]
+    [left] = _attempts(postgresql, [waiting_id])
     assert left.heartbeat_at is None
-    engine.dispose()
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -167,10 +165,9 @@ def test_no_heartbeats_are_noted_all_the_same(engine: Engine, now: datetime) -> 
 
 
 @pytest.mark.parametrize("end", ["stall", "kill", "finish"])
-def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: datetime, end: str) -> None:
+def test_what_ends_a_job_at_the_same_moment_is_seen(postgresql: Engine, now: datetime, end: str) -> None:
     """Whose attempt is in other hands goes alone: it waits there for what becomes of it."""
-    engine = database.connect(postgres_url)
-    attempt, other = running = _running(engine, now, 2)
+    attempt, other = running = _running(postgresql, now, 2)
 
     def happens(conn: Connection) -> None:
         if end == "kill":
@@ -181,10 +178,9 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgres_url: str, now: date
             assert len(expiry.mark_stalled(conn, silent_since={"lhcb": now + MINUTE}, now=now, most=1)) == 1
 
     noted = concurrency.meanwhile(
-        engine, happens, lambda: _beat(engine, now + MINUTE, _of(attempt), _of(other)), waits=False
+        postgresql, happens, lambda: _beat(postgresql, now + MINUTE, _of(attempt), _of(other)), waits=False
     )
     assert noted == {other.lease}
-    assert [each.heartbeat_at for each in _again(engine, running)] == [now, now + MINUTE]
-    with database.reading(engine) as conn:
+    assert [each.heartbeat_at for each in _again(postgresql, running)] == [now, now + MINUTE]
+    with database.reading(postgresql) as conn:
         assert jobs.get_job(conn, attempt.job_id).status is not JobStatus.RUNNING
-    engine.dispose()

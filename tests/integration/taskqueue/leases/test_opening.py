@@ -187,19 +187,17 @@ def test_pool_jobs_go_only_where_a_queue_of_the_stated_place_is_eligible(
         assert bool(queued_jobs.claim(conn, [task_queue], now, place=place)) == fits
 
 
-def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgresql: Engine, now: datetime) -> None:
+    with database.writing(postgresql) as conn:
         first, second = queued_jobs.put(conn, now, 2)
         task_queue = queued_jobs.task_queue_of(conn, first)
-    with database.writing(engine) as rival:
+    with database.writing(postgresql) as rival:
         assert [each.job_id for each in queued_jobs.claim(rival, [task_queue], now)] == [first]
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             assert [each.job_id for each in queued_jobs.claim(conn, [task_queue], now)] == [second]
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             assert queued_jobs.claim(conn, [task_queue], now) == []
             assert assignment.find_nonempty(conn, [task_queue], place=queued_jobs.ANYWHERE) == {task_queue}
-    engine.dispose()
 
 
 def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
@@ -287,24 +285,22 @@ def test_an_answer_is_stored_also_if_the_earlier_one_was_deleted_meanwhile(
 
 
 def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
     key = ("pilot", "r1")
 
     def again() -> dict[tuple[str, str], list[int]]:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             assert attempts.reserve_keys(conn, [key], now=now) == frozenset()
             return dict(attempts.read_answers(conn, [key]))
 
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         queued_jobs.put(conn, now)
     assert concurrency.meanwhile(
-        engine,
+        postgresql,
         lambda conn: (
             attempts.reserve_keys(conn, [key], now=now),
             attempts.store_answers(conn, {key: [7]}, now=now),
         ),
         again,
     ) == {key: [7]}
-    engine.dispose()

@@ -13,15 +13,14 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from optimizers.chain import batch
-from requirements.resource import Allotment, Location
+from requirements.resource import Allotment
 from requirements.states import JobStatus
 from taskqueue.accounting.usage import SUM_NAMES
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import LeaseNotFound, StaleLease
 from taskqueue.jobs import control
-from taskqueue.leases import assignment, attempts, expiry
-from taskqueue.leases import opening as leases_claim
+from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.batched_claim import BatchClaim
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
@@ -32,13 +31,13 @@ from taskqueue.sites import reservations, scopes
 from tests.support import concurrency
 from tests.support.claimers import claim_together
 from tests.support.factories import accounted_jobs, pilot_reports, stored_rows
-from tests.support.factories.submitted_jobs import grid, job, log_of, submit, waiting, way
+from tests.support.factories.submitted_jobs import BIG, claim, grid, job, log_of, submit, waiting, way
 
 S = JobStatus
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 LEASE = timedelta(minutes=30)
-PLACE = Location(site="A.B.ch", ce="ce", queue="big")
+OTHER = LeaseHolder(subject="other", stamp=None, lease_time=LEASE)
 DONE = PayloadResult(status="Done", exit_code=0)
 DIGEST = "d" * 64
 
@@ -71,7 +70,8 @@ class Lost:
         assert set(waiting(self.engine)) == set(self.leases)
 
     def claim(self, count: int = 1, now: datetime | None = None) -> list[ClaimedJob]:
-        return claim(self.engine, now or self.now, count)
+        with database.writing(self.engine) as conn:
+            return claim(conn, now or self.now, count, holder=OTHER)
 
     def report(self, which: str, lease: str | None = None) -> object:
         with database.writing(self.engine) as conn:
@@ -86,22 +86,13 @@ _REPORTS: dict[str, Callable[[Any, str, datetime], object]] = {
 }
 
 
-def claim(engine: Engine, now: datetime, count: int) -> list[ClaimedJob]:
-    with database.writing(engine) as conn:
-        ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-        holder = LeaseHolder(subject="other", stamp=None, lease_time=LEASE)
-        taken = assignment.take_jobs(conn, ids, count, place=PLACE, now=now)
-        given = [leases_claim.AssignedJob(row=row, place=PLACE, holder=holder) for row in taken]
-        return leases_claim.open_attempts(conn, given, now=now)
-
-
 def lose(engine: Engine, now: datetime, count: int, most: int = 3) -> Lost:
     """Jobs that ran and were rescheduled since nothing was heard of them."""
     job_ids = submit(engine, grid(), now, *([{"Executable": "a.sh"}] * count))
     batch.optimize(engine, grid(), job_ids, now=now)
-    leases = {each.job_id: each.lease for each in claim(engine, now, count)}
-    assert list(leases) == job_ids
     with database.writing(engine) as conn:
+        leases = {each.job_id: each.lease for each in claim(conn, now, count, holder=OTHER)}
+        assert list(leases) == job_ids
         for lease in leases.values():
             pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
     give_up(engine, now + HOUR, most)
@@ -287,40 +278,27 @@ def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late:
 # Races.
 
 
-def test_a_claim_that_is_under_way_wins(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    gone = lose(engine, now, 1)
+def test_a_claim_that_is_under_way_wins(postgresql: Engine, now: datetime) -> None:
+    gone = lose(postgresql, now, 1)
     gone.optimize()
-    with database.reading(engine) as conn:
-        task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
-
-    def take(conn: Any) -> None:
-        [row] = assignment.take_jobs(conn, task_queue_ids, 1, place=PLACE, now=gone.now)
-        given = leases_claim.AssignedJob(
-            row=row, place=PLACE, holder=LeaseHolder(subject="o", stamp=None, lease_time=LEASE)
-        )
-        leases_claim.open_attempts(conn, [given], now=gone.now)
 
     def resume() -> object:
         with pytest.raises(StaleLease):
             gone.report("finish")
         return None
 
-    concurrency.meanwhile(engine, take, resume)
-    assert (job(engine, gone.job_id).status, job(engine, gone.job_id).epoch) == (S.MATCHED, 2)
-    engine.dispose()
+    concurrency.meanwhile(postgresql, lambda conn: claim(conn, gone.now, holder=OTHER), resume)
+    assert (job(postgresql, gone.job_id).status, job(postgresql, gone.job_id).epoch) == (S.MATCHED, 2)
 
 
-def test_a_job_that_is_coming_back_is_passed_over_by_claims(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    gone = lose(engine, now, 1)
+def test_a_job_that_is_coming_back_is_passed_over_by_claims(postgresql: Engine, now: datetime) -> None:
+    gone = lose(postgresql, now, 1)
     gone.optimize()
     resumed = _REPORTS["heartbeat"]
     got = concurrency.meanwhile(
-        engine, lambda conn: resumed(conn, gone.lease, gone.now), lambda: gone.claim(), waits=False
+        postgresql, lambda conn: resumed(conn, gone.lease, gone.now), lambda: gone.claim(), waits=False
     )
-    assert (got, job(engine, gone.job_id).status) == ([], S.RUNNING)
-    engine.dispose()
+    assert (got, job(postgresql, gone.job_id).status) == ([], S.RUNNING)
 
 
 def _claim_quickly(
@@ -329,7 +307,7 @@ def _claim_quickly(
     asks = [
         BatchClaim(
             task_queue_id=task_queue_id,
-            place=PLACE,
+            place=BIG,
             holder=LeaseHolder(subject=f"other {number}", stamp=None, lease_time=LEASE),
             lease=f"lease {number} {task_queue_id}",
             allotment=Allotment(),

@@ -147,15 +147,13 @@ def test_jobs_that_were_put_off_while_the_clock_was_ahead_are_due_when_it_is_set
         assert sorted(optimizer_queue.list_due(conn, now=now + 2 * FAR, most=5)) == [ahead, held]
 
 
-def test_an_agent_that_was_suspended_sets_back_no_reports(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+def test_an_agent_that_was_suspended_sets_back_no_reports(postgresql: Engine, now: datetime) -> None:
+    with database.writing(postgresql) as conn:
         [job_id] = queued_jobs.put(conn, now, 1)
         [match] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, job_id)], now, count=1)
         pilot_reports.start(conn, match.lease, lease_time=LEASE, now=now)
         expiry.mark_stalled(conn, silent_since={}, now=now - FAR)
         attempt = attempts.get_latest(conn, job_id)
-    engine.dispose()
     assert attempt is not None
     assert attempt.heartbeat_at == now
 

@@ -392,25 +392,24 @@ def test_a_pool_stays_while_a_job_uses_it_or_did_lately(
 
 @pytest.mark.parametrize("last", [{"ended_at": True}, {"status": JobStatus.RUNNING.value}])
 def test_whether_a_pool_may_go_is_seen_without_reading_all_of_its_ended_jobs(
-    postgres_url: str, now: datetime, last: dict[str, object]
+    postgresql: Engine, now: datetime, last: dict[str, object]
 ) -> None:
-    engine, late = database.connect(postgres_url), now + HOUR
-    with database.writing(engine) as conn:
+    late = now + HOUR
+    with database.writing(postgresql) as conn:
         _touch(conn, "p", now)
         for job_id in stored_rows.job_ids(conn, now, 1000):
             stored_rows.force(conn, job_id, submit_pool="p", status=JobStatus.DONE.value, ended_at=now)
         stored_rows.force(conn, job_id, **(last | {"ended_at": late if "ended_at" in last else None}))
         conn.execute(text("ANALYZE"))
 
-    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    @event.listens_for(postgresql, "before_cursor_execute", retval=True)
     def explain(*arguments: Any) -> tuple[str, Any]:
         return f"EXPLAIN (ANALYZE) {arguments[2]}", arguments[3]
 
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         found = conn.execute(pools.UNUSED, {"vo": "lhcb", "before": late, "limit": 10}).cursor.fetchall()
     plan = "\n".join(line for (line,) in found)
     assert sum(map(int, re.findall(r"Rows Removed by Filter: (\d+)", plan))) < 100, plan
-    engine.dispose()
 
 
 def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, now: datetime) -> None:

@@ -82,36 +82,32 @@ def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: FeedPosition
 
 
 def test_a_transaction_that_took_its_number_early_and_commits_late_is_not_skipped(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         start = change_feed.read_position(conn)
-    with database.writing(engine) as slow:
+    with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
-        _append(engine, now, "fast")
-        found, position = _read(engine, start)
+        _append(postgresql, now, "fast")
+        found, position = _read(postgresql, start)
         assert found == {"fast"}, "what is committed does not wait for the slow one"
-        _append(engine, now, "later")
-        found, position = _read(engine, position)
+        _append(postgresql, now, "later")
+        found, position = _read(postgresql, position)
         assert found == {"later"}, "what was read does not come again, however long the slow one takes"
-    found, position = _read(engine, position)
+    found, position = _read(postgresql, position)
     assert found == {"slow"}
-    assert _read(engine, position)[0] == set()
-    engine.dispose()
+    assert _read(postgresql, position)[0] == set()
 
 
 def test_a_transaction_that_begins_before_the_start_and_writes_after_it_is_not_skipped(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as slow:
+    with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["first"], now=now)
-        with database.reading(engine) as conn:
+        with database.reading(postgresql) as conn:
             start = change_feed.read_position(conn)
         change_feed.append_changes(slow, TASK_QUEUE, ["second"], now=now)
-    assert _read(engine, start)[0] == {"first", "second"}
-    engine.dispose()
+    assert _read(postgresql, start)[0] == {"first", "second"}
 
 
 def _is_lost(engine: Engine, since: FeedPosition) -> bool:
@@ -148,20 +144,18 @@ def test_only_old_rows_are_trimmed_and_a_part_of_them_at_a_time(
 
 
 def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         start = change_feed.read_position(conn)
-    with database.writing(engine) as slow:
+    with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
-        _append(engine, now, "fast")
-        found, position = _read(engine, start)
+        _append(postgresql, now, "fast")
+        found, position = _read(postgresql, start)
         assert found == {"fast"}
-        assert _trim(engine, now + timedelta(hours=1)) == 0, "the slow one may have written any row"
-    assert _read(engine, position)[0] == {"slow"}
-    assert _trim(engine, now + timedelta(hours=1)) == 2
-    engine.dispose()
+        assert _trim(postgresql, now + timedelta(hours=1)) == 0, "the slow one may have written any row"
+    assert _read(postgresql, position)[0] == {"slow"}
+    assert _trim(postgresql, now + timedelta(hours=1)) == 2
 
 
 def test_another_incarnation_is_another_history(engine: Engine, now: datetime, start: FeedPosition) -> None:
@@ -186,27 +180,23 @@ def test_a_database_that_has_gone_back_is_another_history(sqlite_url: str, now: 
 
 
 def test_tables_that_were_restored_beside_a_living_server_are_another_history(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         start = change_feed.read_position(conn)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         conn.execute(text("ALTER TABLE changes RENAME TO before_the_restore"))
         conn.execute(text("CREATE TABLE changes (LIKE before_the_restore INCLUDING ALL)"))
-    _append(engine, now, "1")
-    assert _is_lost(engine, start)
-    engine.dispose()
+    _append(postgresql, now, "1")
+    assert _is_lost(postgresql, start)
 
 
-def test_rows_of_another_servers_dump_go_like_all_others(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _append(engine, now, "of the other server")
-    with database.writing(engine) as conn:
+def test_rows_of_another_servers_dump_go_like_all_others(postgresql: Engine, now: datetime) -> None:
+    _append(postgresql, now, "of the other server")
+    with database.writing(postgresql) as conn:
         conn.execute(update(table).values(xid=table.c.xid + 10**9))
         start = change_feed.read_position(conn)
-    assert _trim(engine, now + timedelta(hours=1)) == 1
-    with database.reading(engine) as conn:
+    assert _trim(postgresql, now + timedelta(hours=1)) == 1
+    with database.reading(postgresql) as conn:
         assert conn.scalar(select(func.count()).select_from(table)) == 0
-    assert not _is_lost(engine, start), "a number that is yet to come says nothing of this server"
-    engine.dispose()
+    assert not _is_lost(postgresql, start), "a number that is yet to come says nothing of this server"

@@ -125,45 +125,41 @@ def test_first_come_the_users_priority_and_then_the_order_of_arrival(engine: Eng
 
 
 def test_who_would_call_it_empty_does_not_overlook_a_job_that_is_on_its_way_in(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         [job_id] = queued_jobs.put(conn, now)
         task_queue = queued_jobs.task_queue_of(conn, job_id)
         task_queues.dequeue(conn, [job_id])
-    with database.writing(engine) as inserter:
+    with database.writing(postgresql) as inserter:
         queued_jobs.put(inserter, now)  # not committed: invisible to all others
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             task_queues.mark_empty(conn, [task_queue], now=now)
-    with database.reading(engine) as conn:
+    with database.reading(postgresql) as conn:
         assert queued_jobs.occupied(conn) == {task_queue}
         assert len(queued_jobs.left(conn)) == 1
-    engine.dispose()
 
 
 def test_who_puts_a_job_in_waits_for_the_one_who_calls_it_empty_and_tells_it_anew(
-    postgres_url: str, now: datetime
+    postgresql: Engine, now: datetime
 ) -> None:
-    engine = database.connect(postgres_url)
-    with database.writing(engine) as conn:
+    with database.writing(postgresql) as conn:
         [job_id] = queued_jobs.put(conn, now)
         task_queue = queued_jobs.task_queue_of(conn, job_id)
         task_queues.dequeue(conn, [job_id])
 
     def put() -> None:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             queued_jobs.put(conn, now)
 
-    start = _position(engine)
-    concurrency.meanwhile(engine, lambda conn: task_queues.mark_empty(conn, [task_queue], now=now), put)
-    with database.reading(engine) as conn:
+    start = _position(postgresql)
+    concurrency.meanwhile(postgresql, lambda conn: task_queues.mark_empty(conn, [task_queue], now=now), put)
+    with database.reading(postgresql) as conn:
         told = conn.scalars(select(changes_table.c.key).where(changes_table.c.kind == change_feed.TASK_QUEUE))
         assert list(told) == [str(task_queue)] * 3, "made, emptied, occupied"
-    assert _told(engine, start) == {task_queue}
-    with database.reading(engine) as conn:
+    assert _told(postgresql, start) == {task_queue}
+    with database.reading(postgresql) as conn:
         assert queued_jobs.occupied(conn) == {task_queue}
-    engine.dispose()
 
 
 def test_two_that_bring_the_same_new_class_share_it(engine: Engine, now: datetime) -> None:

@@ -139,35 +139,31 @@ def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Eng
         assert queued_jobs.left(conn) == [job_id]
 
 
-def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _used_once(engine, now)
+def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgresql: Engine, now: datetime) -> None:
+    _used_once(postgresql, now)
 
     def remove() -> None:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             _remove(conn, now + DAY)
 
-    concurrency.meanwhile(engine, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
-    with database.reading(engine) as conn:
+    concurrency.meanwhile(postgresql, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
+    with database.reading(postgresql) as conn:
         assert len(queued_jobs.left(conn)) == 1
-    assert _rows(engine) == (1, 1)
-    engine.dispose()
+    assert _rows(postgresql) == (1, 1)
 
 
-def test_a_class_that_a_task_queue_is_being_made_for_stays(postgres_url: str, now: datetime) -> None:
-    engine = database.connect(postgres_url)
-    _used_once(engine, now)
-    with database.writing(engine) as conn:
+def test_a_class_that_a_task_queue_is_being_made_for_stays(postgresql: Engine, now: datetime) -> None:
+    _used_once(postgresql, now)
+    with database.writing(postgresql) as conn:
         rows.remove_unused(conn, _find(conn, now + DAY), before=now + DAY)
-    assert _rows(engine) == (0, 1)
+    assert _rows(postgresql) == (0, 1)
 
     def remove() -> None:
-        with database.writing(engine) as conn:
+        with database.writing(postgresql) as conn:
             rows.remove_unused_classes(conn)
 
-    concurrency.meanwhile(engine, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
-    assert _rows(engine) == (1, 1)
-    engine.dispose()
+    concurrency.meanwhile(postgresql, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
+    assert _rows(postgresql) == (1, 1)
 
 
 def test_whatever_comes_and_goes_at_once_every_job_has_its_task_queue(engine: Engine, now: datetime) -> None:
