@@ -164,27 +164,19 @@ def test_other_declarations_resolve_all_pools_again(engine: Engine, now: datetim
     assert wrong(engine, other, _ASKED[:1]) == []
 
 
-def test_the_same_queue_classes_do_not_put_off_the_refresh_at_intervals(
-    engine: Engine, now: datetime, resolved: list[str]
+@pytest.mark.parametrize(
+    "versions",
+    [(1, 1, 1, 1), (1, 2, 3, 4), (1, 2, 2, 2)],
+    ids=["one version", "versions with the same queue classes", "one more version with the same"],
+)
+def test_mappings_get_no_older_than_the_interval(
+    engine: Engine, now: datetime, resolved: list[str], versions: tuple[int, ...]
 ) -> None:
     bring(engine, _ASKED[0], now)
-    for version, seconds in enumerate((0, 600, 900, 901), 1):
-        cycle(engine, tree({0: 4000}, version), now + timedelta(seconds=seconds))
-        assert len(resolved) == (2 if seconds > 900 else 1)
-
-
-def test_mappings_get_no_older_than_the_interval_after_a_version_with_the_same_queue_classes(
-    engine: Engine, now: datetime, resolved: list[str]
-) -> None:
-    bring(engine, _ASKED[0], now)
-    cycle(engine, tree({0: 4000}, 1), now)
-    same = tree({0: 4000}, 2)
-    cycle(engine, same, now + timedelta(seconds=600))
-    assert standing(engine).refreshed_at == now
-    cycle(engine, same, now + timedelta(seconds=900))
-    assert len(resolved) == 1
-    cycle(engine, same, now + timedelta(seconds=901))
-    assert len(resolved) == 2
+    for version, seconds in zip(versions, (0, 600, 900, 901), strict=True):
+        at = now + timedelta(seconds=seconds)
+        cycle(engine, tree({0: 4000}, version), at)
+        assert (len(resolved), standing(engine).refreshed_at) == ((2, at) if seconds > 900 else (1, now))
 
 
 def test_what_another_process_refreshed_meanwhile_is_computed_anew(
@@ -198,19 +190,6 @@ def test_what_another_process_refreshed_meanwhile_is_computed_anew(
     assert cycle(engine, tree({0: 4000}, 3), now).changed == 1
     assert len(resolved) == 3
     assert wrong(engine, tree({0: 4000}, 3), _ASKED[:1]) == []
-
-
-def test_a_pool_that_comes_with_the_old_version_of_the_same_queue_classes_is_mapped_and_advances(
-    engine: Engine, now: datetime
-) -> None:
-    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 4000, 1: 9000}, 2)
-    bring(engine, _ASKED[0], now)
-    cycle(engine, older, now)
-
-    assert refresh_while(engine, newer, now, partial(bring_job, engine, older, now)) == {}
-    with database.reading(engine) as conn:
-        assert pool_mapping.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
-    assert wrong(engine, newer, _ASKED[:2]) == []
 
 
 class Interrupted(Leadership):
@@ -234,14 +213,16 @@ def refresh_while(
     return dict(pool_agent.refresh_vo(mine, config, "lhcb", whole=True))
 
 
-def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_is_corrected_with_the_others(
-    engine: Engine, now: datetime
+@pytest.mark.parametrize("memory", [4000, 2000], ids=["of the same queue classes", "of others"])
+def test_a_pool_that_comes_with_the_old_version_while_the_new_is_computed_advances_with_the_others(
+    engine: Engine, now: datetime, memory: int
 ) -> None:
-    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: 2000, 1: 9000}, 2)
+    older, newer = tree({0: 4000, 1: 9000}, 1), tree({0: memory, 1: 9000}, 2)
     bring(engine, _ASKED[0], now)
     cycle(engine, older, now)
 
-    refresh_while(engine, newer, now, partial(bring_job, engine, older, now))
+    changed = refresh_while(engine, newer, now, partial(bring_job, engine, older, now))
+    assert (changed == {}) is (memory == 4000)
     with database.reading(engine) as conn:
         assert pool_mapping.get_pool(conn, pool_id(_ASKED[1], "lhcb")).config_version == 2
     assert wrong(engine, newer, _ASKED[:2]) == []

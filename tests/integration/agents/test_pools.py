@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 import pytest
 from sqlalchemy import Engine, event, select
 
-from agents import leader
 from agents import pools as pool_agent
 from agents.pools import PoolResult
 from cs_config.tree.configuration import Configuration
@@ -62,24 +61,6 @@ def changed(text: str = GRID, *, version: int = 2, **memory: int) -> Configurati
     return grid(text, version)
 
 
-def test_pools_follow_a_change_of_the_configuration(engine: Engine, now: datetime) -> None:
-    arrive(engine, grid(), now, 4000)
-    assert queues(engine, 4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
-    result = cycle(engine, changed(middle=3000, small=6000), now)
-    assert (result.vos, result.resolved, result.changed) == (("lhcb",), 1, 1)
-    assert queues(engine, 4000) == ["A.B.ch/ce/big", "A.B.ch/ce/small"]
-    assert pool(engine, 4000).config_version == 2
-
-
-def test_a_cycle_without_a_change_does_nothing(engine: Engine, now: datetime) -> None:
-    arrive(engine, grid(), now, 4000)
-    cycle(engine, grid(), now)
-    result = cycle(engine, grid(), now + timedelta(seconds=1))
-    assert not result
-    assert result.resolved == 0
-    assert pool(engine, 4000).refreshed_at == now
-
-
 def test_a_change_that_concerns_no_pool_writes_no_mapping(engine: Engine, now: datetime) -> None:
     arrive(engine, grid(), now, 4000)
     with database.reading(engine) as conn:
@@ -89,13 +70,6 @@ def test_a_change_that_concerns_no_pool_writes_no_mapping(engine: Engine, now: d
     assert pool(engine, 4000).config_version == 2
     with database.reading(engine) as conn:
         assert conn.execute(select(changes.c.change_id)).scalars().all() == before
-
-
-def test_pools_are_computed_anew_at_intervals(engine: Engine, now: datetime) -> None:
-    arrive(engine, grid(), now, 4000)
-    assert cycle(engine, grid(), now + timedelta(seconds=899)).resolved == 0
-    assert cycle(engine, grid(), now + timedelta(seconds=901)).resolved == 1
-    assert pool(engine, 4000).refreshed_at == now + timedelta(seconds=901)
 
 
 def test_the_interval_is_the_vos_own(engine: Engine, now: datetime) -> None:
@@ -109,19 +83,6 @@ def test_an_older_configuration_changes_nothing(engine: Engine, now: datetime) -
     assert not cycle(engine, grid(version=1), now + 2 * HOUR)
     assert queues(engine, 4000) == ["A.B.ch/ce/big"]
     assert pool(engine, 4000).config_version == 2
-
-
-def test_a_pool_resolved_with_an_older_configuration_ends_at_the_newer_one(
-    engine: Engine, now: datetime
-) -> None:
-    arrive(engine, grid(), now, 2000)
-    newer = changed(middle=3000)
-    cycle(engine, newer, now)
-    arrive(engine, grid(), now, 4000)  # by a worker that has not seen version 2 yet
-    assert pool(engine, 4000).refreshed_at is None
-    cycle(engine, newer, now)
-    assert pool(engine, 4000).config_version == 2
-    assert queues(engine, 4000) == ["A.B.ch/ce/big"]
 
 
 def test_pools_end_at_the_newest_version_in_every_interleaving(engine: Engine, now: datetime) -> None:
@@ -210,16 +171,6 @@ def test_a_job_that_comes_back_to_a_pool_without_queues_says_so(
     assert job(engine, ids[0]).minor_status == WAITS_FOR_PILOT
 
 
-def test_a_job_that_is_stuck_becomes_free_when_the_configuration_is_mended(
-    engine: Engine, now: datetime
-) -> None:
-    [job_id] = arrive(engine, grid(), now, 9000)
-    assert job(engine, job_id).minor_status == NO_ELIGIBLE_QUEUE
-    cycle(engine, changed(big=16000), now)
-    assert job(engine, job_id).minor_status == WAITS_FOR_PILOT
-    assert queues(engine, 9000) == ["A.B.ch/ce/big"]
-
-
 def test_many_jobs_are_told(engine: Engine, now: datetime) -> None:
     text = {**JOB, "Requirements": {"Memory": 8000}, "Parameters": 2500}
     enqueue(engine, grid(), now, text)
@@ -285,23 +236,6 @@ def test_a_job_never_ends_without_its_pool(engine: Engine, now: datetime) -> Non
     assert job(engine, arrived[-1]).submit_pool == pool_of(4000)
     assert pool(engine, 4000).pool_id == pool_of(4000)
     assert queues(engine, 4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
-
-
-def test_only_one_process_is_the_agent(engine: Engine, now: datetime) -> None:
-    cycle(engine, grid(), now, holder="first")
-    assert pool_agent.cycle(engine, grid(), now=now, holder="second") is None
-    later = now + 100 * leader.LEASE_TIME  # the first one renewed its lease as long as its cycle took
-    assert pool_agent.cycle(engine, grid(), now=later, holder="second") is not None
-    assert pool_agent.cycle(engine, grid(), now=later, holder="first") is None
-
-
-def test_an_agent_that_slept_through_its_turn_writes_nothing(engine: Engine, now: datetime) -> None:
-    arrive(engine, grid(), now, 4000)
-    slept = leader.acquire(engine, "pools", holder="first", now=now)
-    assert slept is not None
-    assert leader.acquire(engine, "pools", holder="second", now=now + leader.LEASE_TIME) is not None
-    with pytest.raises(leader.LeadershipLostError), slept.writing():
-        pytest.fail("it should not get this far")
 
 
 def test_two_agents_at_once_do_no_harm(engine: Engine, now: datetime) -> None:

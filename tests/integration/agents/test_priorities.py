@@ -92,12 +92,6 @@ def drain(engine: Engine, task_queue: int) -> None:
         task_queues.mark_empty(conn, [task_queue], now=datetime.now().astimezone())
 
 
-def test_who_is_alone_has_the_whole_share(engine: Engine, now: datetime, agent: Agent) -> None:
-    only = add(engine, now, 3)
-    assert agent.cycle(now) == PriorityResult(vos=("lhcb",), weighed=1, changed=1)
-    assert weights(engine) == {only: 1000}
-
-
 def test_groups_owners_and_jobs_weigh_as_the_rules_say(engine: Engine, now: datetime) -> None:
     config = grid(GRID.replace("lhcb_prod: {", "lhcb_prod: {JobShare: 5000, AllowBackgroundTQs: true, "))
     both = [add(engine, now, 3), add(engine, now, asked=SHORT, priority=4)]
@@ -112,37 +106,6 @@ def test_groups_owners_and_jobs_weigh_as_the_rules_say(engine: Engine, now: date
     assert [found[each] for each in [*both, bob, *shared]] == pytest.approx(
         [100, 400, 500, 3750, 1250, 0.001]
     )
-
-
-def test_the_mean_over_the_jobs_of_a_task_queue_counts(engine: Engine, now: datetime, agent: Agent) -> None:
-    mixed = add(engine, now, 3, priority=1)
-    assert add(engine, now, 1, priority=5) == mixed
-    other = add(engine, now, 1000, asked=SHORT, priority=2)
-    agent.cycle(now)
-    assert weights(engine) == {mixed: 500, other: 500}
-
-
-def test_work_that_differs_in_sites_and_memory_only_weighs_together(
-    engine: Engine, now: datetime, agent: Agent
-) -> None:
-    parts = [
-        add(engine, now, asked=replace(EVERYWHERE, sites=frozenset({"A.B.ch"}))),
-        add(engine, now, asked=replace(EVERYWHERE, banned_sites=frozenset({"C.D.ch"}), max_ram=2000)),
-    ]
-    other = add(engine, now, asked=GPU)
-    agent.cycle(now)
-    assert weights(engine) == {parts[0]: pytest.approx(2000 / 3), parts[1]: pytest.approx(2000 / 3)} | {
-        other: pytest.approx(1000 / 3)
-    }
-
-
-def test_a_new_task_queue_is_weighed_in_the_next_cycle(engine: Engine, now: datetime, agent: Agent) -> None:
-    old = add(engine, now)
-    agent.cycle(now)
-    new = add(engine, now + SECOND, asked=SHORT)
-    assert weights(engine)[new] == 1
-    assert agent.cycle(now + 2 * SECOND) == PriorityResult(vos=("lhcb",), weighed=2, changed=2)
-    assert weights(engine) == {old: 500, new: 500}
 
 
 def test_a_task_queue_that_gets_jobs_again_is_weighed_in_the_next_cycle(

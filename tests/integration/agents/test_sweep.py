@@ -26,18 +26,9 @@ from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.opening import ClaimedJob
-from taskqueue.leases.reports import PayloadResult
 from taskqueue.pilots import pilots, slots
 from taskqueue.pilots.slots import SlotLimits
-from taskqueue.schema.tables import (
-    attempts,
-    changes,
-    descriptions,
-    idempotency_keys,
-    job_log,
-    match_requests,
-    service_uptime,
-)
+from taskqueue.schema.tables import attempts, changes, idempotency_keys, match_requests, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
 from tests.support import concurrency
 from tests.support.factories import pilot_reports, stored_rows
@@ -80,15 +71,6 @@ def look(engine: Engine, now: datetime, config: Configuration | None = None) -> 
     result = lost_jobs.cycle(engine, config or grid(), now=now, holder="me")
     assert result is not None
     return result
-
-
-def test_a_job_that_no_pilot_began_in_time_waits_again(engine: Engine, now: datetime) -> None:
-    [job_id] = wait_in_queue(engine, now)
-    match(engine, now)
-    assert not look(engine, now + 4 * MINUTE)
-    assert look(engine, now + 6 * MINUTE) == LostResult(waiting=1)
-    assert waiting(engine) == [job_id]
-    assert job(engine, job_id).reschedules == 0
 
 
 def test_a_silent_job_is_stalled_then_rescheduled_and_comes_to_wait_again(
@@ -163,16 +145,6 @@ def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     found = job(engine, job_id)
     assert (found.status, found.application_status) == (JobStatus.RUNNING, "event 7 of 10")
     assert not look(engine, now + 61 * MINUTE)
-
-
-def test_a_job_that_is_lost_too_often_fails(engine: Engine, now: datetime) -> None:
-    job_id = run(engine, now)
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, job_id, reschedules=3)
-    look(engine, now + 31 * MINUTE)
-    assert look(engine, now + 397 * MINUTE) == LostResult(failed=1)
-    found = job(engine, job_id)
-    assert (found.status, found.minor_status) == (JobStatus.FAILED, "Maximum of reschedulings reached")
 
 
 def test_the_times_are_the_vos_own(engine: Engine, now: datetime) -> None:
@@ -425,44 +397,6 @@ def end(engine: Engine, job_ids: list[int], now: datetime, vo: str = "lhcb") -> 
         )
 
 
-def test_old_jobs_go_with_all_that_is_theirs(engine: Engine, now: datetime) -> None:
-    old = run(engine, now)
-    [young] = submit(engine, grid(), now, JOB)
-    with database.writing(engine) as conn:
-        lease = conn.execute(select(attempts.c.lease)).scalar_one()
-        pilot_reports.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
-    assert not clean(engine, now + 29 * DAY).get("jobs")
-    assert clean(engine, now + 31 * DAY)["jobs"] == 1
-    assert job(engine, young)
-    assert (count(engine, jobs_table), count(engine, descriptions), count(engine, attempts)) == (1, 1, 0)
-    with database.reading(engine) as conn:
-        assert old not in conn.execute(select(job_log.c.job_id)).scalars().all()
-
-
-def test_each_vo_keeps_its_jobs_as_long_as_it_wants(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, JOB, JOB)
-    end(engine, ids[:1], now)
-    end(engine, ids[1:], now, vo="atlas")
-    text = GRID + "Operations: {atlas: {Retention: {Jobs: 1}}}\n"
-    assert clean(engine, now + 2 * DAY, text=text) == {"jobs": 1}
-    assert job(engine, ids[0])
-
-
-def test_the_log_may_go_before_the_job(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, JOB)
-    end(engine, ids, now)
-    text = GRID + "Operations: {Defaults: {Retention: {Logs: 5}}}\n"
-    assert clean(engine, now + 6 * DAY, text=text)["logs"] == 1
-    assert way(engine, ids[0]) == []
-    assert not clean(engine, now + 6 * DAY, text=text)
-
-
-def test_more_than_one_transactions_worth_goes(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, {**JOB, "Parameters": 1200})
-    end(engine, ids, now)
-    assert clean(engine, now + 31 * DAY)["jobs"] == 1200
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     return DirectoryStore(tmp_path / "blobs")
@@ -476,30 +410,6 @@ def keep(engine: Engine, store: DirectoryStore, content: bytes, now: datetime, v
 
 def held(store: DirectoryStore) -> set[str]:
     return set(store.digests(before=datetime.now().astimezone() + DAY))
-
-
-def test_a_sandbox_goes_when_no_job_needs_it(engine: Engine, now: datetime, store: DirectoryStore) -> None:
-    needed, unneeded = (keep(engine, store, content, now) for content in (b"needed", b"not"))
-    ids = submit(engine, grid(), now, JOB, sandbox=f"sha256:{needed}")
-    assert clean(engine, now + 13 * DAY, store) == {}
-    assert clean(engine, now + 15 * DAY, store)["blobs"] == 1
-    assert held(store) == {needed}
-    assert unneeded not in held(store)
-    end(engine, ids, now + 15 * DAY)
-    assert clean(engine, now + 16 * DAY, store)["blobs"] == 1
-    assert held(store) == set()
-
-
-def test_outputs_go_as_configured(engine: Engine, now: datetime, store: DirectoryStore) -> None:
-    digest = keep(engine, store, b"output", now)
-    job_id = run(engine, now)
-    with database.writing(engine) as conn:
-        conn.execute(update(attempts).values(output=digest, closed_at=now, closed_as="finished"))
-    end(engine, [job_id], now)
-    text = GRID + "Operations: {Defaults: {Retention: {Outputs: 20}}}\n"
-    assert not clean(engine, now + 19 * DAY, store, text).get("outputs")
-    assert clean(engine, now + 21 * DAY, store, text)["outputs"] == 1
-    assert held(store) == set()
 
 
 def test_a_cycle_that_no_other_follows_goes_through_all_ended_jobs(
@@ -550,19 +460,6 @@ def test_what_the_system_noted_for_itself_goes(engine: Engine, now: datetime) ->
     assert count(engine, idempotency_keys) == 1
     clean(engine, now + 8 * DAY)
     assert count(engine, idempotency_keys) == 0
-
-
-def test_retention_twice_at_once_does_no_harm(engine: Engine, now: datetime, store: DirectoryStore) -> None:
-    ids = submit(engine, grid(), now, *([JOB] * 30))
-    end(engine, ids, now)
-    keep(engine, store, b"x", now)
-
-    def cycle(number: int) -> RetentionResult | None:
-        later = now + 31 * DAY
-        return retention.cycle(engine, grid(), now=later, holder=str(number), store=store)
-
-    results = concurrency.at_once(2, cycle)
-    assert sum(result.removed["jobs"] for result in results if result) == 30
 
 
 def test_a_loop_goes_on_after_a_cycle_that_broke(now: datetime, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy import Engine, select
 from sqlalchemy.exc import OperationalError
 
-from cs_config.errors import QueueNotFound
 from matcher.claim import claim_thread as claimer_module
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.claim_thread import ClaimWorker, PendingRequest
@@ -96,11 +95,6 @@ def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: ClaimWor
     assert claimer.alive
 
 
-def test_nothing_to_give_is_answered_with_the_reason(claimer: ClaimWorker) -> None:
-    answer = _answer(claimer.submit(request()))
-    assert (answer.matches, answer.reason) == ((), "no_task_queue")
-
-
 def test_all_that_have_come_in_are_served_in_one_transaction(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,17 +116,6 @@ def test_all_that_have_come_in_are_served_in_one_transaction(
         given = [match.job_id for ticket in tickets for match in _answer(ticket).matches]
     assert sizes == [10]
     assert sorted(given) == ids
-
-
-def test_wrong_requests_get_their_error_and_the_others_their_jobs(
-    engine: Engine, now: datetime, claimer: ClaimWorker
-) -> None:
-    _put(engine, now, 3)
-    wrong = claimer.submit(request(Site="A.B.ch", GridCE="ce1", Queue="lnog"))
-    right = [claimer.submit(request()) for _ in range(3)]
-    with pytest.raises(QueueNotFound):
-        _answer(wrong)
-    assert all(_answer(ticket).matches for ticket in right)
 
 
 def test_a_poisoned_request_fails_alone(
@@ -286,14 +269,6 @@ def test_who_asks_again_is_not_given_what_is_about_to_go_back(
     [match] = again.future.result(0).matches
     with database.reading(engine) as conn:
         assert attempts.get_attempt(conn, match.lease).closed_at is None
-
-
-def test_a_lost_answer_costs_nothing_if_the_same_request_comes_again(
-    engine: Engine, now: datetime, claimer: ClaimWorker
-) -> None:
-    _put(engine, now, 2)
-    first = _answer(claimer.submit(request(request_id="r")))
-    assert _answer(claimer.submit(request(request_id="r"))).matches == first.matches
 
 
 def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(

@@ -23,10 +23,9 @@ from requirements.errors import InvalidResource, PilotageError
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
 from taskqueue.jobs import control
-from taskqueue.leases import attempts
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
-from taskqueue.schema.tables import match_requests, requirement_classes
+from taskqueue.schema.tables import match_requests
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
 from tests.support import concurrency
@@ -71,12 +70,6 @@ def _one(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
 # Getting work.
 
 
-def test_a_pilot_gets_a_job_that_fits(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [job_id] = _put(engine, now)
-    [match] = _one(matcher, request(**at(queued_jobs.LONG))).claimed
-    assert (match.job_id, match.epoch, match.lease_expires_at) == (job_id, 1, now + timedelta(minutes=5))
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_lease_of_a_job_lasts_as_its_own_vo_says(engine: Engine, now: datetime, count: int) -> None:
     config = queued_jobs.grid(queued_jobs.GRID + "Operations: {cms: {Leases: {Time: 60}}}\n")
@@ -108,16 +101,6 @@ def test_a_job_that_comes_after_nothing_was_there_is_found(
     assert _serve(matcher, request()) == ["no_task_queue"]
     [again] = _put(engine, now)
     assert _serve(matcher, request()) == [[again]]
-
-
-def test_two_matchers_on_one_database_see_each_others_jobs_at_once(
-    engine: Engine, now: datetime, matcher: Matcher
-) -> None:
-    rival = queued_jobs.matcher(engine, now)
-    rival.refresh()
-    ids = _put(engine, now, 2)
-    assert sorted([*_serve(matcher, request()), *_serve(rival, request())]) == [[each] for each in ids]
-    assert _serve(rival, request()) == ["no_task_queue"]
 
 
 def test_several_jobs_are_given_if_several_are_wanted(
@@ -482,10 +465,7 @@ def test_the_pools_of_queues_are_those_they_are_eligible_for(
     found = matcher.get_submit_pools(frozenset({"lhcb"}), [LONG, ELSEWHERE])
     assert found == {LONG: [POOL], ELSEWHERE: []}
     assert matcher.get_submit_pools(frozenset({"lhcb"}), []) == {}
-
-
-def test_one_sees_only_the_pools_of_ones_own_vos(matcher: Matcher, pooled: int) -> None:
-    assert matcher.get_submit_pools(frozenset({"cms"}), [LONG]) == {LONG: []}
+    assert matcher.get_submit_pools(frozenset({"cms"}), [LONG]) == {LONG: []}, "one sees those of one's VOs"
 
 
 # Task queues that a resource may serve.
@@ -512,14 +492,6 @@ def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, match
         assert control.kill_jobs(conn, [job_id], source="alice", now=now)
     asked = request()
     assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
-
-
-def test_a_claim_writes_one_attempt_a_job(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    ids = _put(engine, now, 5)
-    matcher.serve([request(count=2), request(count=2), request(count=2)])
-    with database.reading(engine) as conn:
-        assert [attempts.get_latest(conn, each) is not None for each in ids] == [True] * 5
-        assert conn.scalar(select(func.count()).select_from(requirement_classes)) == 1
 
 
 def test_a_change_that_could_not_be_looked_at_comes_again(

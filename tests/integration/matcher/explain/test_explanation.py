@@ -209,6 +209,7 @@ def test_what_a_description_alone_shows_to_be_wrong_is_refused_with_what_is_allo
             assert answer.status_code == 400, said
             message = answer.json()["error"]["message"]
             assert all(word in message for word in words), message
+    assert user.post("/api/v1/explain", json={"jobs": [JOB, JOB]}).status_code == 400, "one at a time"
 
 
 def test_a_vo_without_rights_is_told_so(service: Service):
@@ -244,14 +245,6 @@ def test_memory_that_no_queue_says_to_have_is_named(service: Service):
 def test_an_unknown_site_is_named_with_the_one_that_was_meant(service: Service):
     found = service.user().post("/api/v1/explain", json={"jobs": [{**JOB, "Site": "OSG.CRN.ch"}]}).json()
     assert any("has no site OSG.CRN.ch" in each and "OSG.CERN.ch" in each for each in found["now"])
-
-
-def test_what_the_submission_refuses_is_refused_here_too(service: Service):
-    user = service.user()
-    answer = user.post("/api/v1/explain", json={"jobs": [{**JOB, "Requirements": {"Memory": "much"}}]})
-    assert answer.status_code == 400
-    two = user.post("/api/v1/explain", json={"jobs": [JOB, JOB]})
-    assert two.status_code == 400
 
 
 def test_a_job_that_the_optimizers_failed_is_explained_from_its_description(service: Service):

@@ -58,6 +58,12 @@ def _with_open_limits(engine: Engine, now: datetime, config: Configuration, seed
     return Matcher(engine, lambda: config, lambda: now, Random(seed))
 
 
+def _throttled(engine: Engine, now: datetime, throttle: str) -> Matcher:
+    """A matcher of a grid whose site A.B.ch has this throttle."""
+    text = queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {throttle}")
+    return _with_open_limits(engine, now, queued_jobs.grid(text))
+
+
 def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
     types = frozenset({values["job_type"]} if values.get("job_type", "").lower() == "test" else ())
     asked = replace(queued_jobs.EVERYWHERE, job_types=types)
@@ -242,10 +248,7 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
 
 def test_polling_where_an_expression_lets_no_job_in_writes_nothing(engine: Engine, now: datetime) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobGroup == \"g2\"', Stale: derived}"
-    config = queued_jobs.grid(
-        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
-    )
-    matcher = _with_open_limits(engine, now, config)
+    matcher = _throttled(engine, now, asks)
     _put(engine, now, 3, job_group="g1")
     with _read_only():
         assert _ask(matcher).refused == "throttled"
@@ -264,10 +267,7 @@ def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuse
     # What is asked beside, now and then, is not counted.
     monkeypatch.setattr(matching, "_FRESH", math.inf)
     monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
-    config = queued_jobs.grid(
-        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
-    )
-    matcher = _with_open_limits(engine, now, config)
+    matcher = _throttled(engine, now, asks)
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
 
@@ -291,10 +291,7 @@ def test_a_job_is_asked_itself_where_its_name_tells_it_from_others_of_its_kind(
     engine: Engine, now: datetime
 ) -> None:
     asks = "{Policy: expression, Requirements: 'TARGET.JobName == \"last\"', Stale: derived}"
-    config = queued_jobs.grid(
-        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
-    )
-    matcher = _with_open_limits(engine, now, config)
+    matcher = _throttled(engine, now, asks)
     _put(engine, now, 210, job_name="first")
     [wanted] = _put(engine, now, 1, job_name="last")
     assert _ids(_ask(matcher, 9)) == [wanted]
@@ -305,10 +302,7 @@ def test_jobs_of_groups_whose_descriptions_are_too_long_to_be_cached_are_checked
 ) -> None:
     monkeypatch.setattr(job_groups, "_LONGEST", 200)
     monkeypatch.setattr(job_groups, "_PIECE", 1)
-    config = queued_jobs.grid(
-        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {GROUP_2}")
-    )
-    matcher = _with_open_limits(engine, now, config)
+    matcher = _throttled(engine, now, GROUP_2)
     for group in range(5):
         _put(engine, now, 10, job_group=f"a{group}")
     with database.writing(engine) as conn:
@@ -326,10 +320,7 @@ def test_a_kind_that_was_refused_is_asked_again_after_each_match(engine: Engine,
     """The more there are at the site, the more it takes: an odd site, but its own."""
     requirements = 'TARGET.JobGroup == "g2" || CurMatches > 0'
     asks = f"{{Policy: expression, Requirements: '{requirements}', Stale: derived}}"
-    config = queued_jobs.grid(
-        queued_jobs.GRID.replace("VO: [lhcb, cms]", f"VO: [lhcb, cms]\n      Throttle: {asks}")
-    )
-    matcher = _with_open_limits(engine, now, config)
+    matcher = _throttled(engine, now, asks)
     others = _put(engine, now, 120, job_group="g1")
     [wanted] = _put(engine, now, 1, job_group="g2")
     assert _ids(_ask(matcher, 3)) == [wanted, *others[:2]]
@@ -414,12 +405,6 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
     assert listed() == [test]
     [other] = _put(engine, now, 1, job_type="test", owner="eve")
     assert listed() == [test, other]
-
-
-def test_nought_keeps_a_value_out(engine: Engine, now: datetime) -> None:
-    _put(engine, now, 3, job_type="MC")
-    look = _ask(_matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}"))
-    assert look.refused == "limits"
 
 
 def test_matchers_at_once_give_no_more_than_the_limit(engine: Engine, now: datetime) -> None:

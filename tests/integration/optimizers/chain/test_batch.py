@@ -29,29 +29,11 @@ from taskqueue.db import database
 from taskqueue.jobs import control, optimizer_queue
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
-from taskqueue.schema.tables import (
-    job_log,
-    pool_mappings,
-    queue_class_versions,
-    requirement_classes,
-    submit_pools,
-    task_queues,
-)
-from taskqueue.schema.tables import jobs as jobs_table
+from taskqueue.schema.tables import pool_mappings, queue_class_versions, submit_pools
 from taskqueue.task_queues import listing
 from tests.support import concurrency, databases
 from tests.support.factories import stored_rows
-from tests.support.factories.submitted_jobs import (
-    ANN,
-    GRID,
-    grid,
-    job,
-    log_of,
-    store_grid,
-    submit,
-    waiting,
-    way,
-)
+from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, store_grid, submit, waiting, way
 from tests.support.wait import until
 
 JOB = {"Executable": "a.sh"}
@@ -85,25 +67,6 @@ def test_a_job_comes_to_wait_in_its_task_queue_and_pool(engine: Engine, now: dat
     assert queues(engine, POOL_4000) == ["A.B.ch/ce/big", "C.D.ch/ce/middle"]
 
 
-def test_the_job_of_the_rfc_comes_to_wait(engine: Engine, now: datetime) -> None:
-    text = """[
-Executable = "my_executable";
-Requirements = [
-SoftwareTag = { "AppVersion1","AppVersion2" };
-CPUModel = "Intel Xeon";
-Memory = 4000;
-]
-]"""
-    fit = "{Memory: 8000, CPUModel: intel xeon, SoftwareTag: [AppVersion2, Other]}"
-    config = grid(GRID.replace("{Memory: 8000}", fit))
-    [job_id] = submit(engine, config, now, text)
-    batch.optimize(engine, config, [job_id], now=now)
-    found = job(engine, job_id)
-    assert (found.status, found.minor_status) == ("Waiting", "Pilot Agent Submission")
-    assert found.submit_pool is not None
-    assert queues(engine, found.submit_pool) == ["A.B.ch/ce/big"]
-
-
 def test_an_expression_is_resolved_like_a_record(engine: Engine, now: datetime) -> None:
     [job_id] = submit(
         engine, grid(), now, 'Executable = "a"; Requirements = other.Memory > 2000 && TARGET.Memory < 8000'
@@ -132,20 +95,6 @@ def test_outcomes_are_counted_for_metrics(engine: Engine, now: datetime) -> None
     assert seen[0].outcomes["JobScheduling", "Failed"] == 1
 
 
-def test_jobs_with_equal_demands_share_a_class_and_owners_have_task_queues(
-    engine: Engine, now: datetime
-) -> None:
-    bob = replace(ANN, subject="bob", owner="bob")
-    ids = submit(engine, grid(), now, *([NEEDS_4000] * 20)) + submit(
-        engine, grid(), now, NEEDS_4000, submitter=bob
-    )
-    batch.optimize(engine, grid(), ids, now=now)
-    assert count(engine, requirement_classes) == 1
-    assert count(engine, task_queues) == 2
-    assert count(engine, submit_pools) == 1
-    assert waiting(engine) == sorted(ids)
-
-
 def test_more_jobs_than_a_batch_holds(engine: Engine, now: datetime) -> None:
     ids = submit(engine, grid(), now, {**JOB, "Parameters": batch.MOST_AT_ONCE + 7})
     assert len(batch.optimize(engine, grid(), ids, now=now).waiting) == len(ids)
@@ -160,14 +109,6 @@ def test_a_step_that_runs_twice_changes_nothing_the_second_time(engine: Engine, 
     assert waiting(engine) == ids
 
 
-def test_workers_with_the_same_jobs_do_not_collide(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, *([NEEDS_4000, JOB] * 100))
-    results = concurrency.at_once(4, lambda _: batch.optimize(engine, grid(), ids, now=now))
-    assert sorted(job_id for result in results for job_id in result.waiting) == ids
-    assert waiting(engine) == ids
-    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
-
-
 def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_crosswise(
     engine: Engine, now: datetime
 ) -> None:
@@ -176,18 +117,10 @@ def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_
     shuffled = [ids, ids[::-1], ids[30:] + ids[:30]]
     concurrency.at_once(3, lambda number: batch.optimize(engine, grid(), shuffled[number], now=now))
     assert waiting(engine) == ids
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
     assert count(engine, submit_pools) == 10
     assert count(engine, pool_mappings) == 10
     assert count(engine, stored_rows.POOL_QUEUES) == 30
-
-
-def test_a_new_pool_is_resolved_once_by_two_that_bring_it(engine: Engine, now: datetime) -> None:
-    ids = submit(engine, grid(), now, *([NEEDS_4000] * 8))
-    pairs = [ids[start : start + 2] for start in range(0, 8, 2)]
-    concurrency.at_once(4, lambda number: batch.optimize(engine, grid(), pairs[number], now=now))
-    assert count(engine, pool_mappings) == 1
-    assert count(engine, stored_rows.POOL_QUEUES) == 2
-    assert waiting(engine) == ids
 
 
 def test_a_defect_in_a_step_holds_one_job_alone(engine: Engine, now: datetime) -> None:
@@ -405,26 +338,6 @@ def test_a_job_without_requirements_has_no_pool(engine: Engine, now: datetime) -
     batch.optimize(engine, grid(), [job_id], now=now)
     assert job(engine, job_id).submit_pool is None
     assert count(engine, submit_pools) == 0
-
-
-def test_placeholders_may_stand_in_requirements(engine: Engine, now: datetime) -> None:
-    text = "Executable: a\nRequirements: {Memory: '%s'}\nParameters: [2000, 8000]\n"
-    config = grid(GRID + "Operations: {Defaults: {JobDescription: {Memory: {type: number}}}}\n")
-    ids = submit(engine, config, now, text)
-    batch.optimize(engine, config, ids, now=now)
-    assert count(engine, submit_pools) == 2
-
-
-def test_every_waiting_job_has_its_row_and_its_log_after_any_number_of_batches(
-    engine: Engine, now: datetime
-) -> None:
-    ids = submit(engine, grid(), now, *([JOB, NEEDS_TOO_MUCH, {**JOB, "JobPath": "NoSuchStep"}] * 10))
-    for start in range(0, 30, 7):
-        batch.optimize(engine, grid(), ids[start : start + 7], now=now)
-    with database.reading(engine) as conn:
-        rows = conn.execute(select(jobs_table.c.job_id).where(jobs_table.c.status == "Waiting"))
-        assert sorted(rows.scalars()) == waiting(engine)
-    assert count(engine, job_log) == 60
 
 
 def test_the_inline_optimizer_takes_what_is_rung_for(engine: Engine, now: datetime) -> None:

@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -26,18 +25,12 @@ from examples.servers.redis_server import RedisServer
 from optimizers.workers import rq
 from optimizers.workers.rq import RQNotifier
 from requirements.states import JobStatus
+from tests.support import wait
 from tests.support.factories.submitted_jobs import GRID, grid, job, store_grid, submit, waiting, way
 
 JOB = {"Executable": "a.sh", "Requirements": {"Memory": 4000}}
 ROOT = Path(__file__).parents[4]
 PATIENCE = 300
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 class Workers:
@@ -83,6 +76,19 @@ def workers(database_url: str, redis_server: RedisServer, tmp_path: Path) -> Ite
     made.end()
 
 
+def begin_batch(
+    engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
+) -> tuple[list[int], subprocess.Popen[bytes]]:
+    """Twenty jobs and the worker that has them in hand, until `workers.slow` is removed."""
+    store_grid(engine, now)
+    workers.slow.touch()
+    ids = submit(engine, grid(), now, *([JOB] * 20))
+    process = workers.start()
+    RQNotifier(redis_server.url).notify(ids)
+    wait.until(workers.began.exists)
+    return ids, process
+
+
 def sweep_up(engine: Engine, now: datetime) -> sweep.SweepResult:
     result = sweep.cycle(engine, grid(), now=now, holder="test")
     assert result is not None
@@ -96,7 +102,7 @@ def test_a_worker_does_what_is_rung_for(
     ids = submit(engine, grid(), now, *([JOB] * 50))
     RQNotifier(redis_server.url).notify(ids)
     process = workers.start()
-    until(lambda: waiting(engine) == ids, "the arrival of all jobs")
+    wait.until(lambda: waiting(engine) == ids)
     assert job(engine, ids[0]).minor_status == "Pilot Agent Submission"
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
@@ -114,7 +120,7 @@ def test_a_worker_runs_nothing_but_the_optimizers(
         connection.hset(garbage.key, "data", b"no JSON")
         RQNotifier(redis_server.url).notify(ids)
         workers.start()
-        until(lambda: waiting(engine) == ids, "the arrival of the job")
+        wait.until(lambda: waiting(engine) == ids)
         assert queue.count == 0
         assert not connection.exists(garbage.key)
     assert not (tmp_path / "made").exists()
@@ -132,7 +138,7 @@ def test_the_state_of_the_queue_and_the_outcomes_of_workers_are_read_from_redis(
         queue = Queue(rq.QUEUE, connection=client, serializer=JSONSerializer)
         assert 0 < client.ttl(f"rq:job:{queue.job_ids[0]}") <= 600, "an old message goes by itself"
         workers.start()
-        until(lambda: rq.read_state(client).outcomes, "the outcomes")
+        wait.until(lambda: rq.read_state(client).outcomes)
         after = rq.read_state(client)
     assert (after.waiting, after.failed, after.workers) == (0, 0, 1)
     assert sum(jobs for (step, _), jobs in after.outcomes.items() if step == "Requirements") == 3
@@ -147,11 +153,11 @@ def test_a_worker_follows_the_configuration(
     workers.start()
     [first] = submit(engine, grid(), now, JOB)
     RQNotifier(redis_server.url).notify([first])
-    until(lambda: waiting(engine) == [first], "the arrival of the first job")
+    wait.until(lambda: waiting(engine) == [first])
     store_grid(engine, now, GRID + "Operations: {Defaults: {JobScheduling: {AllowInvalidSites: false}}}\n")
     [second] = submit(engine, grid(), now, {**JOB, "Site": "X.Y.ch"})
     RQNotifier(redis_server.url).notify([second])
-    until(lambda: job(engine, second).status is JobStatus.FAILED, "the failure of the second job")
+    wait.until(lambda: job(engine, second).status is JobStatus.FAILED)
 
 
 def test_an_absent_database_is_one_warning_and_the_jobs_wait_for_the_sweep(
@@ -179,12 +185,7 @@ def test_only_job_ids_go_through_redis(redis_server: RedisServer) -> None:
 def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
-    store_grid(engine, now)
-    workers.slow.touch()
-    ids = submit(engine, grid(), now, *([JOB] * 20))
-    process = workers.start()
-    RQNotifier(redis_server.url).notify(ids)
-    until(workers.began.exists, "the beginning of the batch")
+    ids, process = begin_batch(engine, now, redis_server, workers)
     workers.kill(process)
     assert waiting(engine) == []
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
@@ -195,17 +196,12 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(
 def test_a_worker_that_comes_late_after_the_sweep_does_nothing_twice(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
-    store_grid(engine, now)
-    workers.slow.touch()
-    ids = submit(engine, grid(), now, *([JOB] * 20))
-    workers.start()
-    RQNotifier(redis_server.url).notify(ids)
-    until(workers.began.exists, "the beginning of the batch")
+    ids, _ = begin_batch(engine, now, redis_server, workers)
     assert sweep_up(engine, now + timedelta(seconds=10)).waiting == 20
     workers.slow.unlink()
     with redis_server.client() as client:
         started = StartedJobRegistry(rq.QUEUE, connection=client, serializer=JSONSerializer)
-        until(lambda: not started.get_job_ids(cleanup=False), "the end of the batch")
+        wait.until(lambda: not started.get_job_ids(cleanup=False))
     assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
 
 
@@ -220,7 +216,7 @@ def test_a_flushed_redis_loses_nothing(
     workers.start()
     [later] = submit(engine, grid(), now, JOB)
     notifier.notify([later])
-    until(lambda: waiting(engine) == [later], "the arrival of the job that was rung for after the flush")
+    wait.until(lambda: waiting(engine) == [later])
     sweep_up(engine, now + timedelta(seconds=10))
     assert waiting(engine) == [*ids, later]
 
@@ -228,16 +224,11 @@ def test_a_flushed_redis_loses_nothing(
 def test_a_redis_flushed_in_the_middle_of_a_batch_is_one_line_in_the_log(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
-    store_grid(engine, now)
-    workers.slow.touch()
-    ids = submit(engine, grid(), now, *([JOB] * 20))
-    workers.start()
-    RQNotifier(redis_server.url).notify(ids)
-    until(workers.began.exists, "the beginning of the batch")
+    ids, _ = begin_batch(engine, now, redis_server, workers)
     redis_server.flush()
     workers.slow.unlink()
-    until(lambda: waiting(engine) == ids, "the end of the batch")
-    until(lambda: "Redis has lost the record of 20 jobs" in workers.log.read_text(), "the line in the log")
+    wait.until(lambda: waiting(engine) == ids)
+    wait.until(lambda: "Redis has lost the record of 20 jobs" in workers.log.read_text())
     assert "Traceback" not in workers.log.read_text()
 
 
@@ -258,19 +249,14 @@ def test_redis_away_is_no_error_for_the_submitter(
 def test_a_worker_outlives_the_loss_of_redis_in_the_middle_of_a_batch(
     engine: Engine, now: datetime, redis_server: RedisServer, workers: Workers
 ) -> None:
-    store_grid(engine, now)
-    workers.slow.touch()
-    first = submit(engine, grid(), now, *([JOB] * 20))
-    process = workers.start()
-    RQNotifier(redis_server.url).notify(first)
-    until(workers.began.exists, "the beginning of the batch")
+    first, process = begin_batch(engine, now, redis_server, workers)
     redis_server.kill()
     workers.slow.unlink()
-    until(lambda: waiting(engine) == first, "the end of the batch without Redis")
+    wait.until(lambda: waiting(engine) == first)
     redis_server.start()
     second = submit(engine, grid(), now, *([JOB] * 3))
     RQNotifier(redis_server.url).notify(second)
-    until(lambda: waiting(engine) == [*first, *second], "the arrival of jobs after the return of Redis")
+    wait.until(lambda: waiting(engine) == [*first, *second])
     assert process.poll() is None
     assert {tuple(way(engine, job_id)) for job_id in [*first, *second]} == {("Received", "Waiting")}
 
@@ -285,7 +271,7 @@ def test_several_workers_share_the_work(
         notifier.notify(ids[start : start + 10])
     for _ in range(2):
         workers.start()
-    until(lambda: waiting(engine) == ids, "the arrival of all jobs")
+    wait.until(lambda: waiting(engine) == ids)
     assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
 
 
@@ -294,7 +280,7 @@ def test_a_worker_that_cannot_reach_redis_ends_when_told(
 ) -> None:
     redis_server.kill()
     process = workers.start()
-    until(lambda: "Redis is unavailable" in workers.log.read_text(), "the first failure")
+    wait.until(lambda: "Redis is unavailable" in workers.log.read_text())
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
 

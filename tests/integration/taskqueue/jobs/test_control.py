@@ -151,15 +151,6 @@ def test_a_kill_reaches_only_the_attempt_that_is_open(engine: Engine, now: datet
         assert attempts.get_attempt(conn, second).ending
 
 
-def test_killing_a_killed_job_again_changes_nothing(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [job_id] = stored_rows.job_ids(conn, now)
-        _kill(conn, job_id, now)
-        assert control.kill_jobs(conn, [job_id], source="alice", now=now + timedelta(hours=1)) == []
-        assert len(log.read_log(conn, job_id)) == 2
-        assert jobs.get_job(conn, job_id).updated_at == now
-
-
 @pytest.mark.parametrize("status", sorted(FINAL - {S.KILLED}))
 def test_what_has_ended_cannot_be_killed(engine: Engine, now: datetime, status: JobStatus) -> None:
     with database.writing(engine) as conn:

@@ -70,19 +70,6 @@ def test_no_jobs_store_nothing(engine: Engine, now: datetime) -> None:
         assert stored_rows.count_jobs(conn) == 0
 
 
-def test_each_member_of_a_parametric_job_gets_its_own_values(engine: Engine, now: datetime) -> None:
-    description = Description(
-        source="…", body={"Arguments": "%s of %(dataset)s", "OutputSandbox": ["%n.log"]}, sandbox="ab" * 32
-    )
-    new = [_new(parameters={"s": f"part{n}", "n": str(n), "dataset": "2012"}) for n in range(2)]
-    with database.writing(engine) as conn:
-        ids = submission.store_jobs(conn, [description], [(0, each) for each in new], now=now)
-        found = [descriptions.read_description(conn, job_id) for job_id in ids]
-    assert [each.body["Arguments"] for each in found] == ["part0 of 2012", "part1 of 2012"]
-    assert [each.body["OutputSandbox"] for each in found] == [["0.log"], ["1.log"]]
-    assert {each.sandbox for each in found} == {"ab" * 32}
-
-
 def test_a_job_that_does_not_exist_is_not_found(engine: Engine) -> None:
     with database.reading(engine) as conn:
         with pytest.raises(JobNotFound, match="job 4711 does not exist"):

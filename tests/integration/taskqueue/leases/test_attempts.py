@@ -395,28 +395,12 @@ def test_the_same_finish_again_gets_the_same_answer(hand: Hand, report: PayloadR
     assert hand.everything() == before
 
 
-def test_a_different_finish_is_refused(hand: Hand) -> None:
-    lease = hand.running()
-    hand.finish(lease, DONE)
-    with pytest.raises(StaleLease):
-        hand.finish(lease, FAILED)
-    assert hand.job.status is S.DONE
-
-
 def test_the_same_release_again_gets_the_same_answer_even_if_the_job_went_on(hand: Hand) -> None:
     lease = hand.claim()
     first = hand.release(lease)
     second = hand.claim()
     assert hand.release(lease) == first
     assert (hand.job.status, hand.attempt.lease) == (S.MATCHED, second)
-
-
-def test_a_finish_after_a_release_is_refused(hand: Hand) -> None:
-    lease = hand.running()
-    hand.release(lease)
-    with pytest.raises(StaleLease):
-        hand.finish(lease)
-    assert hand.job.status is S.RESCHEDULED
 
 
 # Released: a matched job waits again, a running one is rescheduled.
@@ -567,20 +551,6 @@ def test_a_killed_attempt_counts_until_the_end_of_its_lease(hand: Hand) -> None:
         assert _close_killed(conn, hand.now + MINUTE) == []
         assert _close_killed(conn, hand.now + LEASE + MINUTE) == [hand.job_id]
     assert (hand.attempt.closed_as, hand.job.status) == ("killed", S.KILLED)
-
-
-def test_a_kill_of_a_waiting_job_has_no_attempt_to_reach(hand: Hand) -> None:
-    hand.kill()
-    assert (hand.job.status, hand.waits) == (S.KILLED, False)
-
-
-def test_a_kill_does_not_reach_the_attempt_after_the_one_it_was_meant_for(hand: Hand) -> None:
-    lease = hand.running()
-    hand.kill()
-    hand.finish(lease)
-    with pytest.raises(StaleLease):
-        hand.heartbeat(lease)
-    assert not hand.waits, "there is no attempt after that"
 
 
 def test_killed_jobs_are_neither_expired_nor_stalled(hand: Hand) -> None:

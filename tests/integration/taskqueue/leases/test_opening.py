@@ -1,7 +1,5 @@
 """The claim: a job is taken by one, whole, and only where it may run."""
 
-import itertools
-from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,7 +7,6 @@ import pytest
 from sqlalchemy import Engine
 
 from cs_config.classes.queue_classes import queue_classes as configured
-from requirements.requirement_class import RequirementClass
 from requirements.resource import Location
 from requirements.states import JobStatus
 from taskqueue.db import database
@@ -51,19 +48,6 @@ def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     )
 
 
-def test_a_claim_that_is_rolled_back_never_was(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [job_id] = queued_jobs.put(conn, now)
-        task_queue = queued_jobs.task_queue_of(conn, job_id)
-    with engine.connect() as conn, conn.begin() as transaction:
-        assert queued_jobs.claim(conn, [task_queue], now)
-        transaction.rollback()
-    with database.reading(engine) as conn:
-        assert queued_jobs.left(conn) == [job_id]
-        assert jobs.get_job(conn, job_id).status is JobStatus.WAITING
-        assert attempts.get_latest(conn, job_id) is None
-
-
 def test_the_users_priority_comes_first_and_then_who_came_first(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         low = queued_jobs.put(conn, now, 2, priority=1.0)
@@ -102,14 +86,6 @@ def test_an_empty_task_queue_gives_nothing_and_has_nothing_left(engine: Engine, 
         assert assignment.find_nonempty(conn, [task_queue], place=queued_jobs.ANYWHERE) == frozenset()
 
 
-def test_a_killed_job_is_not_claimed_and_the_next_one_is(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        first, second = queued_jobs.put(conn, now, 2)
-        assert control.kill_jobs(conn, [first], source="alice", now=now)
-        [claimed] = queued_jobs.claim(conn, [queued_jobs.task_queue_of(conn, second)], now)
-        assert claimed.job_id == second
-
-
 def test_a_job_that_is_not_waiting_any_more_is_not_claimed_whatever_its_row_says(
     engine: Engine, now: datetime
 ) -> None:
@@ -130,15 +106,6 @@ def pooled(engine: Engine, now: datetime) -> tuple[int, Location]:
         [job_id] = queued_jobs.put(conn, now, asked=asked)
         place = Location(site="A.B.ch", ce="ce1", queue="long")
         return queued_jobs.task_queue_of(conn, job_id), place
-
-
-def test_a_job_with_a_pool_is_claimed_where_the_mapping_allows_it(
-    engine: Engine, now: datetime, pooled: tuple[int, Location]
-) -> None:
-    task_queue, place = pooled
-    with database.writing(engine) as conn:
-        assert assignment.find_nonempty(conn, [task_queue], place=place) == {task_queue}
-        assert len(queued_jobs.claim(conn, [task_queue], now, place=place)) == 1
 
 
 def test_the_current_mapping_decides_not_what_a_matcher_remembers(
@@ -198,35 +165,6 @@ def test_jobs_in_other_hands_are_passed_over_and_not_called_gone(postgresql: Eng
         with database.writing(postgresql) as conn:
             assert queued_jobs.claim(conn, [task_queue], now) == []
             assert assignment.find_nonempty(conn, [task_queue], place=queued_jobs.ANYWHERE) == {task_queue}
-
-
-def test_however_many_claim_at_once_no_job_is_taken_twice_and_none_is_left(
-    engine: Engine, now: datetime
-) -> None:
-    with database.writing(engine) as conn:
-        ids = [
-            job_id
-            for number in range(5)
-            for job_id in queued_jobs.put(
-                conn, now, 20, asked=RequirementClass(vo="lhcb", cpu_time=360 + number)
-            )
-        ]
-        task_queues = sorted({queued_jobs.task_queue_of(conn, each) for each in ids})
-
-    def drain(number: int) -> list[int]:
-        mine: list[int] = []
-        for turn in itertools.count(number):
-            order = task_queues[turn % 5 :] + task_queues[: turn % 5]
-            with database.writing(engine) as conn:
-                claimed = queued_jobs.claim(conn, order, now, count=1 + turn % 3)
-                if not claimed and not assignment.find_nonempty(conn, order, place=queued_jobs.ANYWHERE):
-                    return mine
-            mine += [each.job_id for each in claimed]
-        return mine
-
-    taken = Counter(job_id for mine in concurrency.at_once(6, drain) for job_id in mine)
-    assert set(taken) == set(ids)
-    assert max(taken.values()) == 1
 
 
 def test_a_kill_and_a_claim_at_once_leave_the_job_killed(engine: Engine, now: datetime) -> None:

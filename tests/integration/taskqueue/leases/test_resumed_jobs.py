@@ -18,7 +18,7 @@ from requirements.states import JobStatus
 from taskqueue.accounting.usage import SUM_NAMES
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
-from taskqueue.errors import LeaseNotFound, StaleLease
+from taskqueue.errors import StaleLease
 from taskqueue.jobs import control
 from taskqueue.leases import attempts, expiry
 from taskqueue.leases.attempts import Attempt
@@ -233,11 +233,6 @@ def test_a_failed_job_that_was_rescheduled_or_deleted_by_a_person_does_not_come_
             end(conn, [gone.job_id], source="alice", now=gone.now)
         with pytest.raises(StaleLease):
             gone.report(report)
-
-
-def test_a_lease_that_nobody_was_given_brings_nothing_back(gone: Lost) -> None:
-    with pytest.raises(LeaseNotFound):
-        gone.report("heartbeat", "0" * 48)
 
 
 def test_its_reservation_counts_all_the_time(engine: Engine, now: datetime) -> None:

@@ -22,13 +22,7 @@ from taskqueue.jobs import unmatchable
 from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState
-from taskqueue.schema.tables import (
-    changes,
-    pool_mappings,
-    queue_class_members,
-    queue_class_versions,
-    submit_pools,
-)
+from taskqueue.schema.tables import changes, pool_mappings, queue_class_versions, submit_pools
 from tests.support import concurrency
 from tests.support.factories import stored_rows
 
@@ -323,34 +317,6 @@ def test_a_version_that_lands_just_before_is_the_one_that_is_replaced(engine: En
         of_each = [stored_rows.find_class(conn, "lhcb", queue) for queue in (A, B, C)]
         assert of_each[0] == of_each[1] is not None
         assert of_each[2] is None
-
-
-def test_whatever_the_order_every_pool_ends_at_the_newest_version(engine: Engine, now: datetime) -> None:
-    members = {1: {"x": [A]}, 2: {"x": [A], "y": [B]}, 3: {"y": [B], "z": [C]}, 4: {"w": [A, B, C]}}
-    with database.writing(engine) as conn:
-        _sync(conn, 1, now, members[1])
-
-    def work(number: int) -> None:
-        dice = random.Random(number)
-        if number % 2:  # refreshes every version in turn, as the agents of two hosts do
-            for version, content in members.items():
-                _refresh(engine, version, now, content)
-            return
-        for _ in range(8):  # knows any version, tries again with a newer one when it was overtaken
-            pool_ids = dice.sample([f"p{n}" for n in range(12)], 5)
-            version = dice.randint(1, 4)
-            while _arrive(engine, version, now, members[version], pool_ids):
-                version = 4
-
-    concurrency.at_once(6, work)
-    _refresh(engine, 4, now, members[4])
-    with database.reading(engine) as conn:
-        found = listing.list_pools(conn, listing.PoolFilter(), limit=100)
-        assert {pool.config_version for pool in found} == {4}
-        assert {pool.pool_id: stored_rows.list_eligible_queues(conn, pool.pool_id) for pool in found} == {
-            pool.pool_id: [A, B, C] for pool in found
-        }
-        assert len(conn.execute(select(queue_class_members)).all()) == 3
 
 
 def test_an_unused_pool_goes_after_the_grace_time_with_its_mapping(engine: Engine, now: datetime) -> None:

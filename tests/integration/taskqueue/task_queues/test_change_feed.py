@@ -51,16 +51,6 @@ def test_what_was_committed_after_the_start_is_read(
     }
 
 
-def test_who_goes_on_from_where_he_stood_reads_only_what_is_new(
-    engine: Engine, now: datetime, start: FeedPosition
-) -> None:
-    _append(engine, now, "1")
-    found, position = _read(engine, start)
-    _append(engine, now, "2")
-    assert found == {"1"}
-    assert _read(engine, position)[0] == {"2"}
-
-
 def test_what_was_committed_before_the_start_is_not_read(engine: Engine, now: datetime) -> None:
     _append(engine, now, "1")
     with database.reading(engine) as conn:
