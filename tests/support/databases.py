@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 from typing import Any, Final
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, Executable, FromClause, event, func, select, text
 from sqlalchemy.util import LRUCache
 
 from examples.servers.postgres import TEMPLATE, Postgres
@@ -52,6 +52,36 @@ def connect(url: str, *, pool_size: int = 10) -> Engine:
     engine = database.connect(url, pool_size=pool_size, pool_timeout=300.0, busy_timeout=300.0)
     engine.update_execution_options(compiled_cache=_COMPILED[engine.dialect.name])
     return engine
+
+
+def execute(engine: Engine, statement: Executable, values: Mapping[str, object] | None = None) -> None:
+    """A statement in a transaction of its own."""
+    with database.writing(engine) as conn:
+        conn.execute(statement, values)
+
+
+def scalars(engine: Engine, query: Executable) -> list[Any]:
+    """The first column of all rows."""
+    with database.reading(engine) as conn:
+        return list(conn.execute(query).scalars())
+
+
+def scalar(engine: Engine, query: Executable) -> Any:
+    """The only value."""
+    [found] = scalars(engine, query)
+    return found
+
+
+def count(engine: Engine, table: FromClause) -> int:
+    """Rows of a table."""
+    return int(scalar(engine, select(func.count()).select_from(table)))
+
+
+def record_statements(engine: Engine) -> list[str]:
+    """The statements that an engine sends from now on; many rows for one count once."""
+    sent: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    return sent
 
 
 def count_lock_waits(engine: Engine) -> int:

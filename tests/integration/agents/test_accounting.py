@@ -45,6 +45,11 @@ def _note_end(engine: Engine) -> None:
         log_reader.note_end(conn, "flows", end)
 
 
+def _current(engine: Engine) -> object:
+    with database.reading(engine) as conn:
+        return time_series.count_current(conn)
+
+
 def _series(engine: Engine, now: datetime) -> StatusSeries:
     with database.reading(engine) as conn:
         return time_series.read_series(conn, since=now, until=now + 9 * MINUTE)
@@ -101,8 +106,7 @@ def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_
     _three_jobs(engine, now)
     for statement in count(step=1 if engine.dialect.name == "sqlite" else 5):
         later = now + (statement + 2) * HOUR
-        with database.writing(engine) as conn:
-            job_ids = accounted_jobs.put(conn, later, 2)
+        job_ids = accounted_jobs.put(engine, later, 2)
         with crashes.killed_at(engine, statement):
             try:
                 _cycle(engine, later, holder=f"victim {statement}")
@@ -126,15 +130,12 @@ def test_an_agent_that_is_killed_anywhere_has_counted_nothing_twice_and_skipped_
 def test_a_transaction_that_is_held_open_is_waited_for(postgresql: Engine, now: datetime) -> None:
     with database.writing(postgresql) as late:
         stored_rows.job_ids(late, now, 2)
-        with database.writing(postgresql) as conn:
-            stored_rows.job_ids(conn, now, 3)
+        stored_rows.job_ids(postgresql, now, 3)
         _cycle(postgresql, now + MINUTE)
-        with database.reading(postgresql) as conn:
-            assert time_series.count_current(conn) == {}, "what is committed comes after what is not"
+        assert _current(postgresql) == {}, "what is committed comes after what is not"
     for _ in range(2):
         _cycle(postgresql, now + MINUTE)
-    with database.reading(postgresql) as conn:
-        assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 5}}
+    assert _current(postgresql) == {"lhcb": {S.RECEIVED: 5}}
 
 
 def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Engine, now: datetime) -> None:
@@ -153,23 +154,19 @@ def test_a_transaction_younger_than_all_that_ended_is_waited_for(postgresql: Eng
 
 
 def test_a_transaction_that_begins_later_is_not_waited_for(postgresql: Engine, now: datetime) -> None:
-    with database.writing(postgresql) as conn:
-        stored_rows.job_ids(conn, now, 3)
+    stored_rows.job_ids(postgresql, now, 3)
     _note_end(postgresql)
     with database.writing(postgresql) as late:
         stored_rows.job_ids(late, now, 2)
         _cycle(postgresql, now + MINUTE)
-        with database.reading(postgresql) as conn:
-            assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 3}}
+        assert _current(postgresql) == {"lhcb": {S.RECEIVED: 3}}
     for _ in range(2):
         _cycle(postgresql, now + MINUTE)
-    with database.reading(postgresql) as conn:
-        assert time_series.count_current(conn) == {"lhcb": {S.RECEIVED: 5}}
+    assert _current(postgresql) == {"lhcb": {S.RECEIVED: 5}}
 
 
 def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        job_ids = accounted_jobs.put(conn, now, 40)
+    job_ids = accounted_jobs.put(engine, now, 40)
 
     def read(number: int) -> int:
         try:
@@ -180,14 +177,12 @@ def test_several_that_read_at_once_count_once(engine: Engine, now: datetime) -> 
 
     concurrency.at_once(4, read)
     _cycle(engine, now + 9 * HOUR, holder="last")
-    with database.reading(engine) as conn:
-        assert time_series.count_current(conn) == {"lhcb": {S.WAITING: len(job_ids)}}
+    assert _current(engine) == {"lhcb": {S.WAITING: len(job_ids)}}
 
 
 def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, now: datetime) -> None:
     """A dump is restored whose reader had noted what was under way on the old server."""
-    with database.writing(postgresql) as conn:
-        accounted_jobs.put(conn, now, 2)
+    accounted_jobs.put(postgresql, now, 2)
     _note_end(postgresql)
     with database.writing(postgresql) as conn:
         [noted] = conn.execute(select(log_readers.c.under_way)).scalars()
@@ -195,8 +190,7 @@ def test_another_server_s_transactions_are_not_waited_for(postgresql: Engine, no
         elsewhere = json.dumps([incarnation, "another server", tables, 10**12])
         conn.execute(update(log_readers).values(under_way=elsewhere))
     _cycle(postgresql, now + MINUTE)
-    with database.reading(postgresql) as conn:
-        assert time_series.count_current(conn) == {"lhcb": {S.WAITING: 2}}
+    assert _current(postgresql) == {"lhcb": {S.WAITING: 2}}
 
 
 @databases.ONE_TABLE

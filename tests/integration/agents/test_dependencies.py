@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from agents import dependencies
 from agents.retention import retention
@@ -19,6 +19,7 @@ from taskqueue.jobs import control, transitions
 from taskqueue.jobs import dependencies as stored
 from taskqueue.task_queues import task_queues
 from tests.support import crashes, databases
+from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import ANN, grid, job, submit, waiting, way
 
 CONFIG = grid()
@@ -122,16 +123,8 @@ def test_the_policy_decides_what_the_ends_of_others_mean(
 
 
 def count_statements(engine: Engine, now: datetime) -> list[str]:
-    seen: list[str] = []
-
-    def note(*args: object) -> None:
-        seen.append(str(args[2]))
-
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        run_agent(engine, now)
-    finally:
-        event.remove(engine, "before_cursor_execute", note)
+    seen = databases.record_statements(engine)
+    run_agent(engine, now)
     return seen
 
 
@@ -324,8 +317,7 @@ def test_a_parent_that_is_done_and_deleted_at_once_was_done(engine: Engine, now:
 
 def test_a_dependent_that_is_killed_stays_killed(engine: Engine, now: datetime) -> None:
     first, second = submit(engine, CONFIG, now, named("a"), named("b", "a"))
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [second], source="ann", now=now) == [second]
+    stored_rows.kill(engine, now, second)
     end(engine, now, [first])
     assert run_agent(engine, now) == 0
     assert job(engine, second).status is KILLED

@@ -28,8 +28,7 @@ def _cycle(engine: Engine, now: datetime) -> DepthsResult | None:
 
 def _sample(engine: Engine, at: datetime, more: int, *, asked: RequirementClass = LHCB) -> None:
     """Take a sample with so many more jobs."""
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, START, more, asked=asked)
+    queued_jobs.put(engine, START, more, asked=asked)
     _cycle(engine, at)
 
 
@@ -40,9 +39,8 @@ def _read(engine: Engine, steps: int, **which: str | frozenset[str]) -> Mapping[
 
 
 def test_a_job_counts_once_at_a_site_and_at_each_queue_that_could_run_it(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, START, 3, asked=LHCB)
-        queued_jobs.put(conn, START, 2, asked=CMS)
+    queued_jobs.put(engine, START, 3, asked=LHCB)
+    queued_jobs.put(engine, START, 2, asked=CMS)
     assert _cycle(engine, START) == DepthsResult(sampled=11)
     assert _read(engine, 1) == {"A.B.ch": [5], "C.D.ch": [5]}
     assert _read(engine, 1, sites=frozenset({"C.D.ch"})) == {"C.D.ch": [5]}
@@ -68,8 +66,7 @@ def test_what_is_too_much_to_count_for_a_page_is_read_from_the_latest_sample(eng
 
 
 def test_a_sample_is_taken_once_and_a_step_without_one_is_a_gap(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        job_ids = queued_jobs.put(conn, START, 1, asked=LHCB)
+    job_ids = queued_jobs.put(engine, START, 1, asked=LHCB)
     assert _cycle(engine, START) != DepthsResult()
     assert _cycle(engine, START + timedelta(minutes=6)) == DepthsResult()
     with database.writing(engine) as conn:

@@ -21,10 +21,10 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import jobs, start_forecasts, task_queues, waiting_jobs
 from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import listing
 from taskqueue.task_queues.listing import PlaceInClass
-from tests.support.factories import queued_jobs
+from tests.support import databases
+from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import ELSEWHERE, EVERYWHERE, LONG
 
 GRID = queued_jobs.grid()
@@ -58,16 +58,10 @@ def start(engine: Engine, now: datetime, count: int = 1) -> None:
         day_record.add_counts(conn, [seen])
 
 
-def count_stored(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(start_forecasts)).scalar_one()
-
-
 def test_a_forecast_is_refused_where_nothing_was_seen_from_which_it_follows(
     engine: Engine, now: datetime
 ) -> None:
-    with database.writing(engine) as conn:
-        [*_, last] = queued_jobs.put(conn, now, 20)
+    [*_, last] = queued_jobs.put(engine, now, 20)
     assert forecast(engine, last, now).refusal == "no pilot that fits came in the last hour"
     ask(engine, now)
     assert forecast(engine, last, now).refusal == "no job like it started in the last 24 hours"
@@ -83,8 +77,7 @@ def test_a_forecast_is_refused_where_nothing_was_seen_from_which_it_follows(
 
 
 def test_a_class_whose_last_start_was_a_day_ago_has_no_forecast(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [*_, last] = queued_jobs.put(conn, now, 20)
+    [*_, last] = queued_jobs.put(engine, now, 20)
     at = now.replace(second=0, microsecond=0)
     start(engine, at)
     later = at + timedelta(days=1, seconds=20)  # the record has the whole minute
@@ -95,8 +88,7 @@ def test_a_class_whose_last_start_was_a_day_ago_has_no_forecast(engine: Engine, 
 def test_a_start_after_more_than_a_year_is_not_foretold(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with database.writing(engine) as conn:
-        [*_, last] = queued_jobs.put(conn, now, 20)
+    [*_, last] = queued_jobs.put(engine, now, 20)
     start(engine, now)
     ask(engine, now + timedelta(hours=23))
     find_place = listing.find_place
@@ -124,8 +116,7 @@ def test_an_interval_without_ends_is_not_told(engine: Engine, now: datetime) -> 
 
 
 def test_a_forecast_says_what_is_closed(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [job_id, *_] = queued_jobs.put(conn, now, 9)
+    [job_id, *_] = queued_jobs.put(engine, now, 9)
     ask(engine, now)
     start(engine, now)
     before = forecast(engine, job_id + 4, now + MINUTE).estimate
@@ -133,8 +124,7 @@ def test_a_forecast_says_what_is_closed(engine: Engine, now: datetime) -> None:
         (LONG.site, "those of its queues at which pilots asked"),
         (ELSEWHERE.site, "all queues"),
     ):
-        with database.writing(engine) as conn:
-            closures.set_ban(conn, Ban(site=site, reason="fire", author="ann", at=now, until=None))
+        stored_rows.ban(engine, now, site, reason="fire")
         assert forecast(engine, job_id + 4, now + MINUTE).refusal.startswith(ended)
     with database.writing(engine) as conn:
         closures.lift_ban(conn, LONG.site)
@@ -187,8 +177,7 @@ def test_the_place_of_a_new_job_is_that_which_it_then_has(engine: Engine, now: d
 
 
 def test_the_record_of_past_forecasts_makes_the_interval(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [*_, last] = queued_jobs.put(conn, now, 200)
+    [*_, last] = queued_jobs.put(engine, now, 200)
     made = settled = 0
     for minute in range(100):
         at = now + minute * MINUTE
@@ -229,7 +218,7 @@ def test_jobs_that_no_longer_wait_and_the_oldest_forecasts_go(
         conn.execute(waiting_jobs.delete())
         conn.execute(jobs.delete().where(jobs.c.job_id == ids[-1]))
         past_forecasts.settle(conn)
-    assert count_stored(engine) == 3
+    assert databases.count(engine, start_forecasts) == 3
 
 
 def test_jobs_that_wait_for_weeks_do_not_stay_the_whole_sample(

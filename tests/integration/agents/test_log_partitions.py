@@ -20,8 +20,8 @@ from taskqueue.jobs import jobs, log
 from taskqueue.jobs.log import LogFeed
 from taskqueue.retention import OldJobs
 from taskqueue.schema.tables import job_log, job_waits, log_readers
-from tests.support import crashes
-from tests.support.factories import queued_jobs, stored_rows
+from tests.support import crashes, databases
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 
 DAY = timedelta(days=1)
 OLD = 40 * DAY
@@ -36,15 +36,13 @@ def partitioned(partitioned_url: str) -> Iterator[Engine]:
 
 def _put(engine: Engine, at: datetime, status: JobStatus = JobStatus.DONE) -> int:
     """A job that came at a time, and was put into that status at once."""
-    with database.writing(engine) as conn:
-        job_id = stored_rows.job_in(conn, at, status)
-        stored_rows.force(conn, job_id, updated_at=at)
+    job_id = stored_rows.job_in(engine, at, status)
+    stored_rows.force(engine, job_id, updated_at=at)
     return job_id
 
 
 def _remove_job(engine: Engine, job_id: int) -> None:
-    with database.writing(engine) as conn:
-        stored_rows.remove(conn, [job_id])
+    stored_rows.remove(engine, [job_id])
 
 
 def _go_to(engine: Engine, partition: int) -> None:
@@ -60,8 +58,7 @@ def _names(engine: Engine) -> list[str]:
 
 
 def _jobs_in(engine: Engine, table: str = "job_log") -> list[int]:
-    with database.reading(engine) as conn:
-        return list(conn.execute(text(f"SELECT job_id FROM {table} ORDER BY log_id")).scalars())
+    return databases.scalars(engine, text(f"SELECT job_id FROM {table} ORDER BY log_id"))
 
 
 def _clear(
@@ -100,8 +97,7 @@ def test_an_old_partition_goes_and_rows_of_jobs_that_live_move_to_the_rest(
     assert _clear(partitioned, now) == {"partitions of the job log": 2}
     assert _names(partitioned) == before[2:]
     assert (_jobs_in(partitioned), _jobs_in(partitioned, REST)) == ([running, new], [running])
-    with database.reading(partitioned) as conn:
-        assert [each.to_status for each in log.read_log(conn, running)] == [JobStatus.RECEIVED]
+    assert [each.to_status for each in submitted_jobs.log_of(partitioned, running)] == [JobStatus.RECEIVED]
     assert _clear(partitioned, now) == {}
     _remove_job(partitioned, running)
     assert _clear(partitioned, now) == {"log rows": 1}
@@ -118,20 +114,19 @@ def test_a_young_partition_stays(partitioned: Engine, now: datetime) -> None:
 def test_what_a_reader_has_not_counted_stays(partitioned: Engine, now: datetime) -> None:
     _history(partitioned, now)
     before = _names(partitioned)
-    with database.writing(partitioned) as conn:
-        conn.execute(insert(log_readers).values(name="slow", counted=20, noted=20, under_way="[]"))
+    databases.execute(
+        partitioned, insert(log_readers).values(name="slow", counted=20, noted=20, under_way="[]")
+    )
     assert _clear(partitioned, now, readers={"slow"}) == {}
     assert _names(partitioned) == before
-    with database.writing(partitioned) as conn:
-        conn.execute(update(log_readers).values(counted=2**40))
+    databases.execute(partitioned, update(log_readers).values(counted=2**40))
     assert _clear(partitioned, now, readers={"slow"}) == {"partitions of the job log": 2}
 
 
 def test_the_wait_times_of_jobs_are_stored_before_their_log_goes(partitioned: Engine, now: datetime) -> None:
     _go_to(partitioned, 1)
     job_id = _put(partitioned, now - OLD)
-    with database.writing(partitioned) as conn:
-        stored_rows.force(conn, job_id, updated_at=now - OLD + timedelta(minutes=5))
+    stored_rows.force(partitioned, job_id, updated_at=now - OLD + timedelta(minutes=5))
     _go_to(partitioned, 2)
     _put(partitioned, now)
     assert _clear(partitioned, now) == {"partitions of the job log": 2}
@@ -207,8 +202,7 @@ def test_the_agent_makes_partitions_and_removes_old_ones(partitioned: Engine, no
 def test_the_agent_removes_what_a_killed_conversion_left(postgresql: Engine, now: datetime) -> None:
     with postgresql.connect() as conn, layouts._converting_alone(conn):
         layouts._bound_numbers(conn)
-    with database.reading(postgresql) as conn:
-        assert conn.execute(layouts.BOUND).scalar_one()
+    assert databases.scalar(postgresql, layouts.BOUND)
     assert retention.cycle(postgresql, queued_jobs.grid(), now=now, holder="me") is not None
     with database.reading(postgresql) as conn:
         assert conn.execute(layouts.BOUND).scalar_one_or_none() is None

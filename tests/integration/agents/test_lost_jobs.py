@@ -23,9 +23,8 @@ LATER = 1_000 * MINUTE
 def _run(engine: Engine, job_id: int, now: datetime) -> str:
     """Start the job at a pilot; its lease."""
     batch.optimize(engine, grid(), [job_id], now=now)
-    with database.writing(engine) as conn:
-        [claimed] = claim(conn, now)
-        pilot_reports.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+    [claimed] = claim(engine, now)
+    pilot_reports.start(engine, claimed.lease, lease_time=5 * MINUTE, now=now)
     return claimed.lease
 
 

@@ -13,7 +13,7 @@ from taskqueue.db import database
 from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import enqueue, grid, job, store_grid
 
@@ -58,8 +58,7 @@ def queues(engine: Engine, job_id: int) -> list[str]:
 
 
 def change_ids(engine: Engine) -> list[int]:
-    with database.reading(engine) as conn:
-        return list(conn.execute(select(changes.c.change_id)).scalars())
+    return databases.scalars(engine, select(changes.c.change_id))
 
 
 def test_a_pool_loses_the_queue_at_the_moment_of_expiry(engine: Engine, now: datetime) -> None:

@@ -2,11 +2,10 @@
 
 import contextlib
 import threading
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, select
 
 from agents import pools as pool_agent
 from agents.pools import PoolResult
@@ -21,7 +20,7 @@ from taskqueue.leases import expiry, reports
 from taskqueue.leases.assignment import Location
 from taskqueue.pools import listing, pools, queue_class_store
 from taskqueue.schema.tables import changes
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories import queued_jobs as waiting_jobs
 from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting
@@ -63,13 +62,11 @@ def changed(text: str = GRID, *, version: int = 2, **memory: int) -> Configurati
 
 def test_a_change_that_concerns_no_pool_writes_no_mapping(engine: Engine, now: datetime) -> None:
     arrive(engine, grid(), now, 4000)
-    with database.reading(engine) as conn:
-        before = conn.execute(select(changes.c.change_id)).scalars().all()
+    before = databases.scalars(engine, select(changes.c.change_id))
     result = cycle(engine, grid(version=2), now)
     assert (result.vos, result.changed) == (("lhcb",), 0)
     assert pool(engine, 4000).config_version == 2
-    with database.reading(engine) as conn:
-        assert conn.execute(select(changes.c.change_id)).scalars().all() == before
+    assert databases.scalars(engine, select(changes.c.change_id)) == before
 
 
 def test_the_interval_is_the_vos_own(engine: Engine, now: datetime) -> None:
@@ -198,8 +195,7 @@ def test_an_agent_that_died_between_the_pools_and_their_jobs_is_continued(
 def test_an_unused_pool_goes_after_the_grace_time(engine: Engine, now: datetime) -> None:
     [job_id] = arrive(engine, grid(), now, 4000)
     assert cycle(engine, grid(), now + 2 * HOUR).removed == 0
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, job_id, status="Done", ended_at=now + 2 * HOUR)
+    stored_rows.force(engine, job_id, status="Done", ended_at=now + 2 * HOUR)
     assert cycle(engine, grid(), now + 2.5 * HOUR).removed == 0
     assert cycle(engine, grid(), now + 3.1 * HOUR).removed == 1
     with pytest.raises(PoolNotFound):
@@ -209,8 +205,7 @@ def test_an_unused_pool_goes_after_the_grace_time(engine: Engine, now: datetime)
 def test_the_grace_time_is_configured(engine: Engine, now: datetime) -> None:
     config = grid(GRID + "Operations: {Defaults: {Pools: {GraceTime: 60}}}\n")
     [job_id] = arrive(engine, config, now, 4000)
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, job_id, status="Done", ended_at=now)
+    stored_rows.force(engine, job_id, status="Done", ended_at=now)
     assert cycle(engine, config, now + timedelta(seconds=61)).removed == 1
 
 
@@ -228,8 +223,7 @@ def test_a_job_never_ends_without_its_pool(engine: Engine, now: datetime) -> Non
             [job_id] = arrive(engine, config, now, 4000)
             arrived.append(job_id)
             pool(engine, 4000)
-            with database.writing(engine) as conn:
-                stored_rows.force(conn, job_id, status="Done", ended_at=now)
+            stored_rows.force(engine, job_id, status="Done", ended_at=now)
         arrived.extend(arrive(engine, config, now, 4000))
 
     concurrency.at_once(2, lambda number: come() if number else remove())
@@ -247,16 +241,11 @@ def test_two_agents_at_once_do_no_harm(engine: Engine, now: datetime) -> None:
     assert len(stuck) == sum(1 for memory in range(1000, 9000, 400) if memory > 4000)
 
 
-def count_statements(engine: Engine, do: Callable[[], object]) -> int:
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
-    do()
-    return len(statements)
-
-
 def test_an_idle_cycle_costs_few_statements_however_many_pools_there_are(
     engine: Engine, now: datetime
 ) -> None:
     arrive(engine, grid(), now, *range(1000, 9000, 20))
     cycle(engine, grid(), now)
-    assert count_statements(engine, lambda: cycle(engine, grid(), now + timedelta(seconds=1))) < 25
+    statements = databases.record_statements(engine)
+    cycle(engine, grid(), now + timedelta(seconds=1))
+    assert len(statements) < 25

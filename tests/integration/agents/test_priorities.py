@@ -21,7 +21,7 @@ from taskqueue.schema.tables import changes as changes_table
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import change_feed, task_queues
 from taskqueue.task_queues.shares import ShareHolder
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.factories import stored_rows
 from tests.support.factories.queued_jobs import (
     EVERYWHERE,
@@ -82,8 +82,7 @@ def told(engine: Engine) -> list[str]:
         .where(changes_table.c.kind == change_feed.PRIORITY)
         .order_by(changes_table.c.change_id)
     )
-    with database.reading(engine) as conn:
-        return list(conn.execute(statement).scalars())
+    return databases.scalars(engine, statement)
 
 
 def drain(engine: Engine, task_queue: int) -> None:

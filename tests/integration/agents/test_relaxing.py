@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
@@ -17,10 +17,10 @@ from optimizers.chain import batch
 from optimizers.submit import editing
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.jobs import control, descriptions, jobs
+from taskqueue.jobs import descriptions, jobs
 from taskqueue.jobs.relaxing import RELAXED, SOURCE
 from tests.integration.agents.test_waiting_ttl import take
-from tests.support import concurrency, crashes
+from tests.support import concurrency, crashes, databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting
 
@@ -104,8 +104,7 @@ def test_rules_of_a_vo_hold_for_jobs_that_state_none(engine: Engine, now: dateti
 @pytest.mark.usefixtures("service_is_up")
 def test_without_rules_no_waiting_job_is_read(engine: Engine, now: datetime) -> None:
     enqueue(engine, PLAIN, now, BARE, {**BARE, "Relax": []})
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    seen = databases.record_statements(engine)
     assert run_agent(engine, now + 50 * DAY) == 0
     assert not [each for each in seen if "waiting_jobs" in each and "descriptions" in each]
 
@@ -124,8 +123,7 @@ def test_time_begins_again_with_a_rescheduling_and_what_was_given_up_stays(
 ) -> None:
     [job_id] = enqueue(engine, PLAIN, now, ASKED)
     assert run_agent(engine, now + 2 * HOUR) == 1
-    with database.writing(engine) as conn:
-        control.reschedule_jobs(conn, [job_id], source="ann", now=now + 3 * HOUR, maximum=3)
+    stored_rows.reschedule(engine, now + 3 * HOUR, job_id)
     batch.optimize(engine, PLAIN, [job_id], now=now + 3 * HOUR)
     assert body(engine, job_id)["Requirements"] == {"Memory": 4000}
     assert run_agent(engine, now + 6.9 * HOUR) == 0

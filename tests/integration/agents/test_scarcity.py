@@ -12,7 +12,6 @@ from agents.priorities import PriorityState
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from matcher.answer_recorder import AnswerRecorder
-from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from requirements.resource import Location
 from taskqueue.db import database
@@ -30,6 +29,7 @@ from tests.support.factories.queued_jobs import (
     matcher,
     put,
     request,
+    serve,
     task_queue_of,
 )
 
@@ -73,8 +73,7 @@ def _read_supplies(engine: Engine) -> Mapping[int, int | None]:
 
 def _draw(engine: Engine, drawn_by: Matcher, address: QueueAddress) -> int:
     """The task queue of the job that a request at a queue gets."""
-    [found] = drawn_by.serve([request(**at(address))])
-    assert isinstance(found, ClaimResult), found
+    found = serve(drawn_by, request(**at(address)))
     with database.reading(engine) as conn:
         return task_queue_of(conn, found.claimed[0].job_id)
 
@@ -198,8 +197,7 @@ def test_a_request_for_several_jobs_gets_those_without_other_slots_first(
     matching = matcher(engine, now, config)
     given: list[list[int]] = []
     for _ in range(17):
-        [found] = matching.serve([request(count=4, NumberOfProcessors=4, **at(ELSEWHERE))])
-        assert isinstance(found, ClaimResult), found
+        found = serve(matching, request(count=4, NumberOfProcessors=4, **at(ELSEWHERE)))
         with database.reading(engine) as conn:
             given.append([task_queue_of(conn, job.job_id) for job in found.claimed])
     if config is KEEPING:

@@ -10,13 +10,13 @@ from sqlalchemy import Engine, func, select, update
 from agents import scope_counters
 from agents.scope_counters import ScopeCountersState
 from cs_config.tree.configuration import Configuration
-from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.limits import compiled_rules
 from taskqueue.db import database
 from taskqueue.schema.tables import attempts, scope_returns, scope_rules
 from taskqueue.sites import rule_counters, scopes
 from taskqueue.sites.scope_rules import RuleKind, list_rules
+from tests.support import databases
 from tests.support.factories import queued_jobs
 
 THROTTLE = "VO: [lhcb, cms]\n      Throttle: {Policy: level0, MaxSubmittingJobs: 9, Stale: open}"
@@ -30,8 +30,7 @@ def config() -> Configuration:
 
 def _claim(engine: Engine, now: datetime, config: Configuration, count: int) -> int:
     matcher = Matcher(engine, lambda: config, lambda: now, Random(1))
-    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(queued_jobs.LONG), count=count)])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, queued_jobs.request(**queued_jobs.at(queued_jobs.LONG), count=count))
     return len(look.claimed)
 
 
@@ -46,13 +45,11 @@ def _cycle(
 def test_a_counter_that_differs_twice_is_an_alarm_and_counted_again(
     engine: Engine, now: datetime, config: Configuration, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now, 9)
+    queued_jobs.put(engine, now, 9)
     assert _claim(engine, now, config, 2) == 2
     memory = ScopeCountersState()
     assert not _cycle(engine, now, config, memory)
-    with database.writing(engine) as conn:
-        conn.execute(update(scope_rules).values(n=4))
+    databases.execute(engine, update(scope_rules).values(n=4))
     with caplog.at_level(logging.ERROR):
         assert not _cycle(engine, now, config, memory)
         assert not caplog.records
@@ -109,15 +106,13 @@ def test_what_ended_where_nothing_is_claimed_is_subtracted(
 def test_counters_of_many_attempts_are_compared_less_often(
     engine: Engine, now: datetime, config: Configuration
 ) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now, 9)
+    queued_jobs.put(engine, now, 9)
     assert _claim(engine, now, config, 2) == 2
     memory = ScopeCountersState()
     _cycle(engine, now, config, memory)
     assert memory.pause == timedelta()
     memory.pause = timedelta(minutes=10)  # of 600,000 attempts
-    with database.writing(engine) as conn:
-        conn.execute(update(scope_rules).values(n=600_000))
+    databases.execute(engine, update(scope_rules).values(n=600_000))
     _cycle(engine, now + timedelta(minutes=9), config, memory)
     assert not memory.differing
     _cycle(engine, now + timedelta(minutes=10), config, memory)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, func, insert, select, update
+from sqlalchemy import Engine, event, insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from agents import leader, lost_jobs, sweep
 from agents.leader import LeadershipLostError
 from agents.lost_jobs import LostJobsState, LostResult
 from agents.retention import retention
-from agents.retention.retention import RetentionResult, RetentionState
+from agents.retention.retention import RetentionState
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
 from optimizers.chain import batch
@@ -30,7 +30,8 @@ from taskqueue.pilots import pilots, slots
 from taskqueue.pilots.slots import SlotLimits
 from taskqueue.schema.tables import attempts, changes, idempotency_keys, match_requests, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
-from tests.support import concurrency
+from tests.support import concurrency, databases
+from tests.support.databases import count
 from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories.submitted_jobs import GRID, claim, enqueue, grid, job, submit, waiting, way
 
@@ -51,13 +52,11 @@ def wait_in_queue(engine: Engine, now: datetime, count: int = 1) -> list[int]:
 
 
 def match(engine: Engine, now: datetime, count: int = 1) -> list[ClaimedJob]:
-    with database.writing(engine) as conn:
-        return claim(conn, now, count)
+    return claim(engine, now, count)
 
 
 def start(engine: Engine, claimed: ClaimedJob, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, claimed.lease, lease_time=5 * MINUTE, now=now)
+    pilot_reports.start(engine, claimed.lease, lease_time=5 * MINUTE, now=now)
 
 
 def run(engine: Engine, now: datetime) -> int:
@@ -135,8 +134,7 @@ def test_a_pass_takes_as_long_for_many_vos_as_for_one(postgresql: Engine, now: d
 
 def test_a_heartbeat_ends_the_quarantine(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, job_id, application_status="event 7 of 10")
+    stored_rows.force(engine, job_id, application_status="event 7 of 10")
     look(engine, now + 31 * MINUTE)
     with database.writing(engine) as conn:
         lease = conn.execute(select(attempts.c.lease)).scalar_one()
@@ -179,8 +177,7 @@ def end_pilot(engine: Engine, now: datetime, reason: str = REPORTED) -> list[int
 
 
 def beat(engine: Engine, lease: str, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        pilot_reports.heartbeat(conn, lease, lease_time=MINUTE, now=now)
+    pilot_reports.heartbeat(engine, lease, lease_time=MINUTE, now=now)
 
 
 def test_a_job_whose_pilot_has_ended_is_given_away_after_a_short_grace(engine: Engine, now: datetime) -> None:
@@ -199,8 +196,7 @@ def test_a_job_whose_last_pilot_ended_fails_with_the_reason_of_that_end(
     engine: Engine, now: datetime
 ) -> None:
     job_id, _ = run_at_pilot(engine, now)
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, job_id, reschedules=3)
+    stored_rows.force(engine, job_id, reschedules=3)
     end_pilot(engine, now + MINUTE)
     assert look(engine, now + timedelta(seconds=121)) == LostResult(failed=1)
     found = job(engine, job_id)
@@ -241,13 +237,13 @@ def test_pilots_that_end_at_once_for_different_reasons_take_as_many_statements_a
                 pilots.set_status(
                     conn, stamp, PilotStatus.FAILED, reason=f"\nnode of {stamp} lost", now=now + MINUTE
                 )
-        sent: list[str] = []
+        sent = databases.record_statements(engine)
         with database.writing(engine) as conn:
-            event.listen(conn, "before_cursor_execute", lambda *given: sent.append(given[2]))
             assert len(expiry.mark_pilots_ended(conn, stamps, now=now + MINUTE)) == count
+        number = len(sent)
         for each in claimed:
             assert job(engine, each.job_id).application_status == f"node of p{each.job_id} lost"
-        return len(sent)
+        return number
 
     assert end(1) == end(20)
 
@@ -326,16 +322,14 @@ def test_the_end_of_a_pilot_stalls_neither_its_killed_jobs_nor_those_of_others(
 ) -> None:
     killed, _ = run_at_pilot(engine, now)
     other = run(engine, now)
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [killed], source="ann", now=now)
+    stored_rows.kill(engine, now, killed)
     assert end_pilot(engine, now + MINUTE) == []
     assert job(engine, other).status is JobStatus.RUNNING
 
 
 def test_a_killed_job_whose_pilot_is_gone_is_let_go(engine: Engine, now: datetime) -> None:
     job_id = run(engine, now)
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [job_id], source="ann", now=now)
+    stored_rows.kill(engine, now, job_id)
     assert look(engine, now + 6 * MINUTE) == LostResult(closed=1)
     assert job(engine, job_id).status is JobStatus.KILLED
 
@@ -375,11 +369,6 @@ def test_the_sweep_takes_many_batches(engine: Engine, now: datetime) -> None:
     assert sweep.cycle(engine, grid(), now=now + MINUTE, holder="me") == sweep.SweepResult(waiting=1200)
 
 
-def count(engine: Engine, table: object) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
-
-
 def clean(
     engine: Engine, now: datetime, store: DirectoryStore | None = None, text: str = GRID
 ) -> Mapping[str, int]:
@@ -389,12 +378,12 @@ def clean(
 
 
 def end(engine: Engine, job_ids: list[int], now: datetime, vo: str = "lhcb") -> None:
-    with database.writing(engine) as conn:
-        conn.execute(
-            update(jobs_table)
-            .where(jobs_table.c.job_id.in_(job_ids))
-            .values(status="Done", ended_at=now, updated_at=now, vo=vo, due_at=None)
-        )
+    databases.execute(
+        engine,
+        update(jobs_table)
+        .where(jobs_table.c.job_id.in_(job_ids))
+        .values(status="Done", ended_at=now, updated_at=now, vo=vo, due_at=None),
+    )
 
 
 @pytest.fixture
@@ -532,11 +521,9 @@ def test_pilots_that_nobody_reports_on_for_days_are_aborted(engine: Engine, now:
     contact("alive", now + 3 * DAY)
 
     # Nobody could report while the service was away.
-    with database.writing(engine) as conn:
-        conn.execute(update(service_uptime).values(until=now + 2 * DAY))
+    databases.execute(engine, update(service_uptime).values(until=now + 2 * DAY))
     assert not look(engine, now + 5 * DAY)
-    with database.writing(engine) as conn:
-        conn.execute(update(service_uptime).values(until=now + 100 * DAY))
+    databases.execute(engine, update(service_uptime).values(until=now + 100 * DAY))
 
     assert look(engine, now + 5 * DAY) == LostResult(pilots=2)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from agents import lost_jobs
 from agents.lost_jobs import LostJobsState
@@ -16,13 +16,10 @@ from matcher.explain.waiting_reason import WORDS
 from optimizers.chain import batch
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.jobs import control
 from taskqueue.jobs import waiting_ttl as ttls
-from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
-from tests.support import concurrency, crashes
+from tests.support import concurrency, crashes, databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import GRID, claim, enqueue, grid, job, log_of, waiting, way
 
@@ -72,8 +69,7 @@ def test_a_job_that_nothing_can_run_fails_after_its_time_with_the_reason(
 @pytest.mark.usefixtures("service_is_up")
 def test_without_the_option_nothing_ends_and_nothing_is_read(engine: Engine, now: datetime) -> None:
     [job_id] = enqueue(engine, OFF, now, NOWHERE | {"WaitingTTL": 60})
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    seen = databases.record_statements(engine)
     assert run_agent(engine, now + 50 * DAY, config=OFF) == 0
     assert job(engine, job_id).status is JobStatus.WAITING
     assert not [each for each in seen if "waiting_jobs" in each and "descriptions" in each]
@@ -115,13 +111,11 @@ def test_time_before_a_match_and_before_a_rescheduling_does_not_count(engine: En
     run_agent(engine, back)  # its lease ends
     assert waiting(engine) == [job_id]
     assert run_agent(engine, back + 1.9 * HOUR) == 0
-    with database.writing(engine) as conn:
-        control.reschedule_jobs(conn, [job_id], source="ann", now=back + 1.9 * HOUR, maximum=3)
+    stored_rows.reschedule(engine, back + 1.9 * HOUR, job_id)
     batch.optimize(engine, SET, [job_id], now=back + 1.9 * HOUR)
     assert run_agent(engine, back + 3.8 * HOUR) == 0
     assert run_agent(engine, back + 3.9 * HOUR) == 1
-    with database.writing(engine) as conn:
-        assert control.reschedule_jobs(conn, [job_id], source="ann", now=back + 4 * HOUR, maximum=3)
+    stored_rows.reschedule(engine, back + 4 * HOUR, job_id)
     batch.optimize(engine, SET, [job_id], now=back + 4 * HOUR)
     assert run_agent(engine, back + 5.9 * HOUR) == 0
 
@@ -157,8 +151,7 @@ def test_what_the_configuration_keeps_does_not_fail(engine: Engine, now: datetim
 @pytest.mark.usefixtures("service_is_up")
 def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -> None:
     enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 2 * DAY))
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 2 * DAY)
     assert run_agent(engine, now + DAY) == 0
     assert run_agent(engine, now + 2 * DAY + HOUR) == 1
 
@@ -178,8 +171,7 @@ def test_time_in_which_its_sites_were_banned_does_not_count_without_any_pilot(
     """Directors send none to a banned site; a job that may run elsewhere as well goes on waiting."""
     memory = LostJobsState()
     there, anywhere = enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]}, JOB)
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + DAY))
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + DAY)
     assert run_daemon(engine, memory, now, now + 1.9 * HOUR, now + 2.1 * HOUR) == [0, 0, 1]
     assert job(engine, anywhere).minor_status == ttls.NO_MATCH
     end = now + DAY
@@ -211,9 +203,7 @@ def test_an_outage_while_its_sites_were_banned_is_left_out_once(engine: Engine, 
     stored_rows.service_up(engine, now, now + HOUR, process="before")
     stored_rows.service_up(engine, now + 5 * HOUR, now + 3 * DAY, process="after")
     enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
-    ban = Ban(site="a.b.ch", reason="disks", author="root", at=now, until=now + 8 * HOUR)
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, ban)
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 8 * HOUR)
     times = [now + hours * HOUR for hours in (0, 2, 7.99, 9.9, 10.1)]
     assert run_daemon(engine, memory, *times) == [0, 0, 0, 0, 1]
 

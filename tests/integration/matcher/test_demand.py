@@ -2,17 +2,15 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
-from random import Random
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
-from taskqueue.db import database
-from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
+from tests.support import databases
 from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
 
@@ -29,19 +27,13 @@ THROTTLE = "\n".join(
 
 
 def _matcher(engine: Engine, now: datetime, text: str) -> Matcher:
-    config = queued_jobs.grid(text)
-    return Matcher(engine, lambda: config, lambda: now, Random(1))
+    return queued_jobs.matcher(engine, now, queued_jobs.grid(text))
 
 
-def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **values: str) -> list[int]:
-    with database.writing(engine) as conn:
-        types = frozenset({values["job_type"]} if "job_type" in values else ())
-        ids = queued_jobs.put(
-            conn, now, count, owner=owner, asked=replace(queued_jobs.EVERYWHERE, job_types=types)
-        )
-        for job_id in ids:
-            stored_rows.force(conn, job_id, **values)
-    return ids
+def _put(engine: Engine, now: datetime, count: int, owner: str = "alice", **values: Any) -> list[int]:
+    types = frozenset({values["job_type"]} if "job_type" in values else ())
+    asked = replace(queued_jobs.EVERYWHERE, job_types=types)
+    return queued_jobs.put(engine, now, count, owner=owner, asked=asked, **values)
 
 
 def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
@@ -51,8 +43,7 @@ def _listed(matcher: Matcher) -> list[tuple[str, int, list[int]]]:
 
 
 def _given(matcher: Matcher, count: int) -> list[int]:
-    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(LONG), count=count)])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, queued_jobs.request(**queued_jobs.at(LONG), count=count))
     return sorted(each.job_id for each in look.claimed)
 
 
@@ -60,9 +51,8 @@ def _given(matcher: Matcher, count: int) -> list[int]:
 def test_jobs_are_listed_where_the_fewest_cores_that_a_pilot_gives_them_pass_a_limit(
     engine: Engine, now: datetime, cores: int
 ) -> None:
-    with database.writing(engine) as conn:
-        asked = replace(queued_jobs.EVERYWHERE, processors_min=3, processors_max=None)
-        [job_id] = queued_jobs.put(conn, now, asked=asked)
+    asked = replace(queued_jobs.EVERYWHERE, processors_min=3, processors_max=None)
+    [job_id] = queued_jobs.put(engine, now, asked=asked)
     limit = OPTIONS.replace("JobGroup: {full: 1}", f"VO: {{lhcb: {{cores: {cores}}}}}")
     matcher = _matcher(engine, now, queued_jobs.GRID + limit)
     asked_for = queued_jobs.request(**queued_jobs.at(LONG), NumberOfProcessors=8, count=8)
@@ -91,8 +81,7 @@ def test_a_list_is_bounded_and_read_in_few_statements(
     for number in range(5):
         _put(engine, now, 2, owner=f"user{number}", job_group="free")
     matcher.refresh()
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    statements = databases.record_statements(engine)
     found = _listed(matcher)
     assert [(waiting_jobs, len(job_ids)) for _, waiting_jobs, job_ids in found] == [(2, 2)] * 3
     assert sum("waiting_jobs" in each for each in statements) == 2
@@ -113,9 +102,7 @@ def test_a_banned_site_is_offered_tests_only(engine: Engine, now: datetime) -> N
     matcher = _matcher(engine, now, queued_jobs.GRID)
     _put(engine, now, 2, job_type="User")
     tests = _put(engine, now, 1, owner="bob", job_type="Test")
-    with database.writing(engine) as conn:
-        ban = Ban(site="A.B.ch", reason="r", author="a", at=now, until=now + timedelta(hours=1))
-        closures.set_ban(conn, ban)
+    stored_rows.ban(engine, now, until=now + timedelta(hours=1))
     assert _listed(matcher) == [("bob", 1, tests)]
 
 

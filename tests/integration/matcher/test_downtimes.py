@@ -20,7 +20,7 @@ from taskqueue.db import database
 from taskqueue.sites import closures
 from taskqueue.sites.closures import Ban, Downtime, Severity
 from tests.support import concurrency
-from tests.support.factories import queued_jobs, stored_rows
+from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import EVERYWHERE, LONG
 
 #: Of queues: an hour and a half of CPU time, two hours of wall time.
@@ -57,9 +57,8 @@ class World:
             closures.add_downtimes(conn, [new])
 
     def put(self, asked: RequirementClass = EVERYWHERE, owner: str = "alice") -> int:
-        with database.writing(self.engine) as conn:
-            [job_id] = queued_jobs.put(conn, self.now, asked=asked, owner=owner)
-            stored_rows.force(conn, job_id, job_type=next(iter(asked.job_types), ""))
+        job_type = next(iter(asked.job_types), "")
+        [job_id] = queued_jobs.put(self.engine, self.now, asked=asked, owner=owner, job_type=job_type)
         return job_id
 
     def ask(self, where: object = LONG) -> ClaimResult | PilotageError:
@@ -175,15 +174,13 @@ def test_what_was_told_from_memory_before_a_downtime_is_not_told_after_it(world:
     said = {**queued_jobs.at(LONG), **OFFER}
     asked = replace(queued_jobs.request(**said), cache_key="same")
     world.go_to(BEGIN - timedelta(minutes=30))
-    [look] = world.matcher.serve([asked])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(world.matcher, asked)
     assert not look.claimed
     assert world.matcher.find_no_match("same") is not None
     world.go_to(END)
     world.matcher.refresh()
     assert world.matcher.find_no_match("same") is None
-    [look] = world.matcher.serve([asked])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(world.matcher, asked)
     assert look.claimed
 
 

@@ -5,14 +5,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine
 
 from matcher import hardware_recorder
 from matcher.claim.matcher import Matcher
 from matcher.hardware_recorder import HardwareRecorder
 from matcher.request.match_request import MatchCaller
-from taskqueue.db import database
 from taskqueue.schema.tables import seen_hardware
+from tests.support import databases
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG
 
@@ -27,8 +27,7 @@ def recorder(engine: Engine, now: datetime) -> HardwareRecorder:
 
 def count_stored(engine: Engine, recorder: HardwareRecorder) -> int:
     recorder.store()
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(seen_hardware)).scalar_one()
+    return databases.count(engine, seen_hardware)
 
 
 def ask(recorder: HardwareRecorder, stamp: str | None = None, **stated: object) -> None:

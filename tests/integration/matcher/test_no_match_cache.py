@@ -32,13 +32,10 @@ class World:
         self.matcher._freshness = FeedFreshness(lambda: self.seconds)
 
     def ask(self, asked: MatchRequest | None = None) -> ClaimResult:
-        [look] = self.matcher.serve([asked or _like(request(**at(LONG)))])
-        assert isinstance(look, ClaimResult)
-        return look
+        return queued_jobs.serve(self.matcher, asked or _like(request(**at(LONG))))
 
     def put(self, asked: RequirementClass = EVERYWHERE, owner: str = "alice") -> int:
-        with database.writing(self.engine) as conn:
-            [job_id] = queued_jobs.put(conn, self.now, asked=asked, owner=owner)
+        [job_id] = queued_jobs.put(self.engine, self.now, asked=asked, owner=owner)
         return job_id
 
     @property
@@ -128,13 +125,11 @@ def test_a_task_queue_that_was_emptied_is_nothing_again(world: World) -> None:
 
 
 def test_a_pool_that_gets_the_queue_has_it_looked_at_again(world: World) -> None:
-    with database.writing(world.engine) as conn:
-        pool = queued_jobs.pool(conn, world.now, "p" * 64, config=world.config)
+    pool = queued_jobs.pool(world.engine, world.now, "p" * 64, config=world.config)
     world.put(replace(EVERYWHERE, submit_pool=pool))
     assert not world.ask().claimed
     assert world.tells_nothing
-    with database.writing(world.engine) as conn:
-        queued_jobs.remap(conn, world.now, pool, LONG, config=world.config)
+    queued_jobs.remap(world.engine, world.now, pool, LONG, config=world.config)
     world.matcher.refresh()
     assert not world.tells_nothing
     assert world.ask().claimed

@@ -1,18 +1,16 @@
 """What kept jobs from pilots is counted by place, stored for each minute, and told of the jobs."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from random import Random
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from agents import wait_times
 from matcher import wait_cause_recorder
-from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher, build_answer
 from matcher.claim.snapshot import Snapshot
 from matcher.limits import place_policy
@@ -22,12 +20,11 @@ from requirements.states import JobStatus
 from taskqueue import retention
 from taskqueue.accounting import wait_times as jobs_wait_times
 from taskqueue.db import database
-from taskqueue.jobs import control, jobs, log
+from taskqueue.jobs import jobs, log
 from taskqueue.jobs.log import LogEntry
-from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
+from tests.support import databases
 from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG, SHORT
 
@@ -42,8 +39,7 @@ class Process:
     causes: WaitCauseRecorder
 
     def answer(self, request: MatchRequest) -> MatchResult:
-        [result] = self.matcher.serve([request])
-        assert isinstance(result, ClaimResult)
+        result = queued_jobs.serve(self.matcher, request)
         answer = build_answer(request, result)
         self.causes.count(request, answer)
         return answer
@@ -66,8 +62,7 @@ class Hand:
 
     def put(self, owner: str = "alice", *, job_type: str = "User") -> int:
         with database.writing(self.engine) as conn:
-            [job_id] = queued_jobs.put(conn, self.now, owner=owner)
-            stored_rows.force(conn, job_id, job_type=job_type)
+            [job_id] = queued_jobs.put(conn, self.now, owner=owner, job_type=job_type)
             to_status, minor = JobStatus.WAITING, "Pilot Agent Submission"
             stored_at = LogEntry(
                 job_id=job_id,
@@ -104,18 +99,6 @@ class Hand:
         return sorted(found.get(task_queue, ()), key=lambda each: each.since)
 
 
-@contextmanager
-def _statements(engine: Engine) -> Iterator[list[str]]:
-    seen: list[str] = []
-
-    def note(_conn: object, _cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement.split()[0])
-
-    event.listen(engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(engine, "before_cursor_execute", note)
-
-
 def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
@@ -127,8 +110,7 @@ def test_a_job_that_a_limit_kept_out_waited_for_the_limit(engine: Engine, now: d
     assert len(hand.written(job_id)) == 1  # the second time of writing prolonged the first
     hand.now += timedelta(seconds=100)
     assert hand.waited(job_id) == {"limits": 120, "a pilot": 100}
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [job_id], source="test", now=hand.now)
+    stored_rows.kill(engine, hand.now, job_id)
     memory = wait_times.WaitTimesState()
     wait_times.cycle(engine, now=hand.now, holder="test", memory=memory)
     with database.reading(engine) as conn:
@@ -154,8 +136,7 @@ def test_a_process_that_ends_leaves_out_what_it_has_no_time_to_store(engine: Eng
 def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    stored_rows.ban(engine, now)
     hand.asks(60)
     hand.store()
     assert hand.waited(job_id) == {"banned": 60}
@@ -177,18 +158,18 @@ def test_no_request_writes_what_kept_its_jobs_away(engine: Engine, now: datetime
     hand = Hand(engine, now, LIMITS)
     job_id = hand.put(job_type="Merge")
     hand.process.matcher.refresh()
-    with _statements(engine) as statements:
-        for _ in range(5):
-            assert hand.ask().reason == place_policy.LIMITS
-            hand.now += timedelta(seconds=10)
-    assert not {"INSERT", "UPDATE", "DELETE"} & set(statements)
+    statements = databases.record_statements(engine)
+    for _ in range(5):
+        assert hand.ask().reason == place_policy.LIMITS
+        hand.now += timedelta(seconds=10)
+    assert not {"INSERT", "UPDATE", "DELETE"} & {each.split()[0] for each in statements}
     assert hand.written(job_id) == []
     hand.store()
     assert [(each.cause, each.since, each.until) for each in hand.written(job_id)] == [
         ("limits", now, hand.now)
     ]
-    with _statements(engine) as statements:
-        hand.store()
+    statements.clear()
+    hand.store()
     assert statements == []
 
 
@@ -198,8 +179,7 @@ def test_an_answer_that_says_nothing_of_waiting_jobs_is_not_counted(
 ) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    stored_rows.ban(engine, now)
     hand.ask(**stated)
     hand.now += timedelta(seconds=60)
     hand.store()
@@ -209,8 +189,7 @@ def test_an_answer_that_says_nothing_of_waiting_jobs_is_not_counted(
 def test_a_pilot_of_one_owner_does_not_stand_for_the_jobs_of_others(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     ids = {owner: hand.put(owner) for owner in ("alice", "bob")}
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="op", at=now, until=None))
+    stored_rows.ban(engine, now)
     hand.ask(Owner="alice")
     hand.now += timedelta(seconds=60)
     hand.store()

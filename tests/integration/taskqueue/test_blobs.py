@@ -13,6 +13,7 @@ from taskqueue.db import database
 from taskqueue.errors import BlobNotFound, QuotaExceeded, StorageAway
 from tests.support import concurrency
 from tests.support.factories import stored_rows
+from tests.support.transactions import own_transaction
 
 LIMIT = 10**6
 
@@ -41,6 +42,7 @@ def _keep(
         store.discard(staged)
 
 
+@own_transaction
 def _remove(conn: Connection, before: datetime, *, vo: str = "lhcb", most: int = 10) -> list[str]:
     """What retention does with the rows of a page of archives."""
     unused, _ = retention.list_unused_blobs(conn, after="", most=10, before={vo: before})
@@ -122,8 +124,7 @@ def test_the_bytes_stay_while_any_vo_has_them(engine: Engine, store: BlobStore, 
     digest = _keep(engine, store, b"shared", now, vo="lhcb")
     _keep(engine, store, b"shared", now, vo="cms")
     later = now + timedelta(days=1)
-    with database.writing(engine) as conn:
-        assert _remove(conn, later) == [digest]
+    assert _remove(engine, later) == [digest]
     with database.writing(engine) as conn:
         assert not blobs.remove_file(conn, store, digest)
         _remove(conn, later, vo="cms")
@@ -136,8 +137,7 @@ def test_an_upload_that_waits_for_the_removal_of_the_same_archive_brings_it_back
     engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"back again", now)
-    with database.writing(engine) as conn:
-        _remove(conn, now + timedelta(days=1))
+    _remove(engine, now + timedelta(days=1))
 
     def remove(conn: Connection) -> None:
         assert blobs.remove_file(conn, store, digest)
@@ -150,8 +150,7 @@ def test_a_removal_that_waits_for_an_upload_of_the_same_archive_leaves_it(
     engine: Engine, store: BlobStore, now: datetime
 ) -> None:
     digest = _keep(engine, store, b"stays", now)
-    with database.writing(engine) as conn:
-        _remove(conn, now + timedelta(days=1))
+    _remove(engine, now + timedelta(days=1))
     staged = store.stage([b"stays"], limit=LIMIT)
 
     def remove() -> bool:
@@ -174,8 +173,7 @@ def test_what_is_known_is_always_there(engine: Engine, store: BlobStore, now: da
             if number % 2:
                 _keep(engine, store, dice.choice(contents), now)
                 continue
-            with database.writing(engine) as conn:
-                gone = _remove(conn, now + timedelta(days=1), most=2)
+            gone = _remove(engine, now + timedelta(days=1), most=2)
             for digest in gone:
                 with database.writing(engine) as conn:
                     blobs.remove_file(conn, store, digest)
@@ -201,8 +199,7 @@ def test_an_archive_that_a_new_job_names_is_not_removed_meanwhile(
         stored_rows.job_ids(conn, late, sandbox=digest)
 
     def retain() -> list[str]:
-        with database.writing(engine) as conn:
-            return _remove(conn, late)
+        return _remove(engine, late)
 
     assert concurrency.meanwhile(engine, submit, retain, waits=engine.dialect.name == "sqlite") == []
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from random import Random
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from agents import accounting
@@ -24,6 +24,7 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import day_records
 from taskqueue.sites import closures, scopes
+from tests.support import databases
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG
 
@@ -31,11 +32,6 @@ MINUTE = timedelta(minutes=1)
 PLACE = Location(site=LONG.site, ce=LONG.ce, queue=LONG.queue)
 LHCB = frozenset({"lhcb"})
 GRID = queued_jobs.grid(queued_jobs.GRID, 1)
-
-
-def count_rows(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(day_records)).scalar_one()
 
 
 def read(engine: Engine, series: Series, since: datetime) -> dict[tuple[str, ...], dict[datetime, object]]:
@@ -62,7 +58,7 @@ def test_answers_of_two_processes_are_added_in_one_row_an_hour(engine: Engine, n
         (*place, "no_task_queue"): {hour + 4 * MINUTE: 7, hour + 59 * MINUTE: 7},
         (*place, "matched"): {hour + 4 * MINUTE: 2, hour + 59 * MINUTE: 2},
     }
-    assert count_rows(engine) == 2
+    assert databases.count(engine, day_records) == 2
 
 
 def test_invented_places_do_not_fill_the_record(engine: Engine, now: datetime) -> None:
@@ -84,7 +80,7 @@ def test_one_process_records_so_many_places_and_no_more(
     for number in range(9):
         process.count(PLACE, frozenset({f"vo{number}"}), None, GRID)
     process.store()
-    assert count_rows(engine) == 3
+    assert databases.count(engine, day_records) == 3
 
 
 def test_a_row_has_so_many_bytes_and_no_more(engine: Engine, now: datetime) -> None:

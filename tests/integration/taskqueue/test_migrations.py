@@ -208,13 +208,11 @@ def test_many_that_upgrade_at_once_all_succeed(empty_url: str) -> None:
 
 def test_an_upgrade_that_fails_leaves_nothing_behind(empty_url: str) -> None:
     engine = database.connect(empty_url)
-    with database.writing(engine) as conn:
-        conn.execute(text("CREATE TABLE pool_queues (in_the_way INTEGER)"))
+    databases.execute(engine, text("CREATE TABLE pool_queues (in_the_way INTEGER)"))
     with pytest.raises(Exception, match="pool_queues"):
         database.upgrade(empty_url)
     state = database.schema_state(engine)
-    with database.writing(engine) as conn:
-        conn.execute(text("DROP TABLE pool_queues"))
+    databases.execute(engine, text("DROP TABLE pool_queues"))
     database.upgrade(empty_url)
     engine.dispose()
     assert state.current is None

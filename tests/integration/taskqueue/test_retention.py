@@ -36,6 +36,7 @@ from taskqueue.sites import scope_rules, scopes
 from taskqueue.sites.scope_rules import BucketLevel, RuleKind, ScopeRule
 from tests.support import concurrency, databases
 from tests.support.factories import queued_jobs, stored_rows
+from tests.support.transactions import own_transaction
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
@@ -50,6 +51,7 @@ def _count(conn: Connection, table: Table) -> int:
     return conn.execute(select(func.count()).select_from(table)).scalar_one()
 
 
+@own_transaction
 def _old(conn: Connection, status: JobStatus, now: datetime, age: timedelta = 2 * DAY) -> int:
     job_id = stored_rows.job_in(conn, now - age, status)
     stored_rows.open_attempt(conn, job_id, now - age)
@@ -124,9 +126,8 @@ def test_no_more_go_at_once_than_the_limit(engine: Engine, now: datetime) -> Non
 
 
 def test_two_that_remove_at_once_do_no_harm(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        for _ in range(40):
-            _old(conn, JobStatus.DONE, now)
+    for _ in range(40):
+        _old(engine, JobStatus.DONE, now)
 
     def remove(_: int) -> int:
         removed = 0
@@ -156,10 +157,9 @@ def test_jobs_that_ended_long_ago_are_searched_for_logs_once_a_day(engine: Engin
     config = _retain(Logs=1)
     found, memory = [], agent.RetentionState()
     for later in (timedelta(), timedelta(minutes=10), timedelta(minutes=20), DAY):
-        with database.writing(engine) as conn:
-            _old(conn, JobStatus.DONE, now, age=(3 if later else 2) * DAY)
-            if later == timedelta(minutes=20):
-                _old(conn, JobStatus.DONE, now + later, age=DAY + timedelta(minutes=5))
+        _old(engine, JobStatus.DONE, now, age=(3 if later else 2) * DAY)
+        if later == timedelta(minutes=20):
+            _old(engine, JobStatus.DONE, now + later, age=DAY + timedelta(minutes=5))
         result = agent.cycle(engine, config, now=now + later, holder="me", memory=memory)
         assert result is not None
         found.append(result.removed.get("logs", 0))
@@ -173,9 +173,8 @@ def test_logs_beyond_those_of_one_cycle_go_with_the_next_ones(
     monkeypatch.setattr(agent, "_LIMIT", 1)
     monkeypatch.setattr(agent, "_ROUNDS", 2)
     config = _retain(Logs=1)
-    with database.writing(engine) as conn:
-        for number in range(5):
-            _old(conn, JobStatus.DONE, now, age=2 * DAY - 2 * number * HOUR)
+    for number in range(5):
+        _old(engine, JobStatus.DONE, now, age=2 * DAY - 2 * number * HOUR)
     found, memory = [], agent.RetentionState()
     for minutes in (0, 10, 20, 30):
         later = now + timedelta(minutes=minutes)
@@ -252,8 +251,7 @@ def test_one_pass_serves_all_vos_each_with_its_own_times(
     assert result is not None
     assert (result.removed.get("jobs"), result.is_behind) == (6, False)
     assert sorted(reads.take()) == sorted(ids.values())
-    with database.reading(engine) as conn:
-        left = set(conn.execute(select(jobs_table.c.job_id)).scalars())
+    left = set(databases.scalars(engine, select(jobs_table.c.job_id)))
     assert left == {job_id for (vo, age), job_id in ids.items() if age < kept[vo]}
 
 
@@ -298,8 +296,7 @@ def test_an_agent_killed_within_a_batch_is_followed_by_one_that_does_the_rest(
     monkeypatch.setitem(ended_jobs.REMOVALS, kind, die)  # type: ignore[misc]
     with pytest.raises(AgentKilled):
         cycle()
-    with database.reading(engine) as conn:
-        left = conn.execute(select(jobs_table.c.job_id).order_by(jobs_table.c.job_id)).scalars().all()
+    left = databases.scalars(engine, select(jobs_table.c.job_id).order_by(jobs_table.c.job_id))
     assert left == [*old[2:], young]
     assert cycle() == {"jobs": 3}
     assert not cycle()
@@ -310,9 +307,8 @@ def test_an_agent_killed_within_a_batch_is_followed_by_one_that_does_the_rest(
 
 def test_a_shorter_time_for_which_jobs_are_kept_holds_at_once(engine: Engine, now: datetime) -> None:
     memory = agent.RetentionState()
-    with database.writing(engine) as conn:
-        for days in (40, 20, 5):
-            _old(conn, JobStatus.DONE, now, age=days * DAY)
+    for days in (40, 20, 5):
+        _old(engine, JobStatus.DONE, now, age=days * DAY)
     removed = []
     for minutes, days in ((0, 30), (10, 30), (20, 10), (30, 10)):
         later = now + timedelta(minutes=minutes)
@@ -333,10 +329,10 @@ def test_deleted_jobs_go_after_a_day_also_those_that_were_kept_then(engine: Engi
         result = agent.cycle(engine, _retain(Jobs=30), now=later, holder="me", memory=memory)
         assert result is not None
         removed.append(result.removed.get("jobs", 0))
-        with database.writing(engine) as conn:
-            conn.execute(
-                update(attempts).where(attempts.c.job_id == kept).values(closed_at=now, closed_as="finished")
-            )
+        databases.execute(
+            engine,
+            update(attempts).where(attempts.c.job_id == kept).values(closed_at=now, closed_as="finished"),
+        )
     assert removed == [1, 1]
 
 
@@ -464,8 +460,7 @@ def test_archives_of_all_vos_are_looked_at_a_page_in_a_transaction_and_none_twic
     assert pages[0][0] == ""
     assert [after for after, _ in pages[1:]] == [upto for _, upto in pages[:-1]]
     assert (pages[-1][1], memory.digest) == (None, "")
-    with database.reading(engine) as conn:
-        assert conn.execute(select(blobs.table.c.vo)).scalars().all() == ["cms"] * 4
+    assert databases.scalars(engine, select(blobs.table.c.vo)) == ["cms"] * 4
     assert len(list(store.digests(before=datetime.now(UTC) + DAY))) == 4
 
 
@@ -491,8 +486,7 @@ def test_archives_are_looked_at_in_a_cycle_of_ten_minutes_however_many_follow_at
     engine: Engine, now: datetime, tmp_path: Path
 ) -> None:
     store, memory, found = DirectoryStore(tmp_path / "blobs"), agent.RetentionState(), []
-    with database.writing(engine) as conn:
-        _old(conn, JobStatus.DONE, now, age=timedelta(minutes=1))
+    _old(engine, JobStatus.DONE, now, age=timedelta(minutes=1))
     for minutes in (0, 1, 2, 10):
         with database.writing(engine) as conn:
             _blob(conn, store, bytes([minutes]), now - 99 * DAY)

@@ -13,10 +13,7 @@ import pytest
 from sqlalchemy import Engine, select
 
 from cs_config.options import bounds
-from taskqueue.db import database
 from taskqueue.schema.tables import attempts, descriptions
-from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
 from tests.plugins.dirac.test_app import (
     CONFIG,
     JDL,
@@ -32,6 +29,8 @@ from tests.plugins.dirac.test_app import (
     run_job,
     value,
 )
+from tests.support import databases
+from tests.support.factories import stored_rows
 
 __all__ = ["ask", "chains"]
 
@@ -66,8 +65,7 @@ def test_an_input_sandbox_is_the_jobs_and_reaches_its_pilot(ask: Ask, engine: En
     url = value(send(ask, "ada", b"an archive"))
     assert url.startswith("SB:SandboxSE|/SandBox/lhcb/ada/lhcb_user/")
     job_id = value(submit(ask, url))
-    with database.reading(engine) as conn:
-        stored = conn.execute(select(descriptions.c.sandbox)).scalar_one()
+    stored = databases.scalar(engine, select(descriptions.c.sandbox))
     assert stored == hashlib.sha256(b"an archive").hexdigest()
     assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", f"Job:{job_id}")) == {"Input": [url]}
 
@@ -99,8 +97,7 @@ def test_an_output_is_that_of_the_attempt_and_a_ghosts_is_dropped(ask: Ask, engi
     assert value(ask("ada", SANDBOXES, "getSandboxesAssignedToEntity", entity)) == {"Output": [url]}
     value(ask("ada", MANAGER, "rescheduleJob", [job_id]))
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address="10.0.0.9"))
-    with database.reading(engine) as conn:
-        outputs = conn.execute(select(attempts.c.output)).scalars().all()
+    outputs = databases.scalars(engine, select(attempts.c.output))
     assert outputs == [hashlib.sha256(b"the output").hexdigest()]
 
 
@@ -147,8 +144,7 @@ def test_an_output_after_its_job_was_rescheduled_is_dropped(ask: Ask, word: str,
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
     value(ask("pia", MATCHER, "requestJob", RESOURCE, address="10.0.0.2"))
     value(send(ask, "ada", b"of the ghost", {entity: "Output"}, address=node))
-    with database.reading(engine) as conn:
-        assert conn.execute(select(attempts.c.output)).scalars().all() == [None, None]
+    assert databases.scalars(engine, select(attempts.c.output)) == [None, None]
 
 
 def test_sandboxes_that_cannot_be_stored_are_refused(ask: Ask):
@@ -239,9 +235,7 @@ def test_a_banned_site_is_banned_for_site_directors_and_the_portal(ask: Ask, eng
     conditions = {"Meta": {"columns": ["Name", "Status"]}, "VO": "all"}
     assert read_site() == ["Active"]
     run_job(ask)
-    with database.writing(engine) as conn:
-        ban = Ban(site="LCG.A.org", reason="power cut", author="op", at=datetime.now(UTC), until=None)
-        closures.set_ban(conn, ban)
+    stored_rows.ban(engine, datetime.now(UTC), "LCG.A.org", reason="power cut")
     assert read_site() == ["Banned"]
     page = value(ask("ada", "/Monitoring/WebApp", "getSiteSummaryWeb", {}, [], 0, 10))
     [row] = [dict(zip(page["ParameterNames"], each, strict=True)) for each in page["Records"]]

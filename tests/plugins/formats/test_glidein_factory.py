@@ -152,6 +152,16 @@ def _attributes(tag: str, stated: dict[str, str]) -> str:
             {"WholeNode": True, "maxWallClockTime": 172800},
             [],
         ),
+        (
+            {"GLIDEIN_Resource_Slots": "GPUs,2"},
+            {"Request_GPUs": "1"},
+            {"GPUs": 1},
+            ["GLIDEIN_Resource_Slots = GPUs,2"],
+        ),
+        ({"GLIDEIN_Resource_Slots": "GPUs,1"}, {"Request_GPUs": "1"}, {"GPUs": 1}, []),
+        ({}, {"batch_queue": "gpu"}, {"BatchQueue": "gpu"}, []),
+        ({}, {"+remote_queue": "gpu"}, {"BatchQueue": "gpu"}, []),
+        ({}, {"+queue": "gpu", "batch_queue": "cpu"}, {"BatchQueue": "gpu"}, ["batch_queue = cpu"]),
         ({}, {"+WantWholeNode": "False"}, {}, []),
         ({}, {"+WantWholeNode": "undefined"}, {}, ["entry E"]),
         ({}, {"+maxMemory": "64000", "+xcount": "14"}, {"MaxRAM": 64000, "NumberOfProcessors": 14}, []),
@@ -285,18 +295,6 @@ def test_entries_of_several_files_have_what_their_ces_publish_and_what_all_have(
     assert paths == ["Lab/ce9.example.edu/standard/DEFAULT_ENTRY", "attrs/*/job_publish"]
 
 
-@pytest.mark.parametrize(
-    ("slots", "notes"), [("GPUs,2", ["GLIDEIN_Resource_Slots = GPUs,2"]), ("GPUs,1", [])]
-)
-def test_gpus_that_another_key_states_otherwise_are_named(slots: str, notes: list[str]):
-    submit = _attributes("submit_attr", {"Request_GPUs": "1"})
-    text = ENTRY.format(attrs=_attributes("attr", {"GLIDEIN_Resource_Slots": slots}), submit=submit)
-    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    [queue] = found.proposal.after.addresses
-    assert found.proposal.after.values(queue, "cms")["GPUs"] == 1
-    assert [note.path for note in found.notes] == notes
-
-
 def test_a_value_among_the_entries_of_a_section_leaves_them_what_they_are():
     text = "Lab: {ce1.example.edu: {gpu: {Two: {attrs: {}}, odd: 1}}}"
     found = glidein_factory.propose_factory(NOTHING, {"entries.yml": text})
@@ -363,34 +361,6 @@ def test_what_all_entries_of_a_section_lack_is_that_of_the_section():
         "Four": (None, None, 2500),
     }
     assert [note.path for note in found.notes] == ["DEFAULT_SITE/unused/DEFAULT_ENTRY"]
-
-
-@pytest.mark.parametrize("system", ["any", "default", "ANY"])
-def test_an_entry_for_any_system_states_none(system: str):
-    attrs = {"GLIDEIN_REQUIRED_OS": system, "GLIDEIN_ARCH": "aarch64"}
-    text = ENTRY.format(attrs=_attributes("attr", attrs), submit="")
-    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    [queue] = found.proposal.after.addresses
-    values = found.proposal.after.values(queue, "cms")
-    assert "OS" not in values
-    assert values["Architecture"] == "aarch64"
-    assert [note.path for note in found.notes] == [f"GLIDEIN_REQUIRED_OS = {system}"]
-
-
-@pytest.mark.parametrize(
-    ("submit", "queue", "notes"),
-    [
-        ({"batch_queue": "gpu"}, "gpu", []),
-        ({"+remote_queue": "gpu"}, "gpu", []),
-        ({"+queue": "gpu", "batch_queue": "cpu"}, "gpu", ["batch_queue = cpu"]),
-    ],
-)
-def test_the_queue_of_a_batch_system_has_several_names(submit: dict[str, str], queue: str, notes: list[str]):
-    text = ENTRY.format(attrs="", submit=_attributes("submit_attr", submit))
-    found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    [place] = found.proposal.after.addresses
-    assert found.proposal.after.values(place, "cms")["BatchQueue"] == queue
-    assert [note.path for note in found.notes] == notes
 
 
 @pytest.mark.parametrize(
@@ -543,52 +513,34 @@ def test_the_cause_is_told_of_an_entry_that_is_not_carried_over(
 
 
 @pytest.mark.parametrize(
-    ("attrs", "expected", "notes"),
+    ("name", "value", "expected", "notes"),
     [
-        (
-            {"GLIDEIN_Resource_Slots": "io,2;GPUs,3,type=main"},
-            {"GPUs": 3},
-            ["GLIDEIN_Resource_Slots = io,2"],
-        ),
-        ({"GLIDEIN_Resource_Slots": "gpus, 2; "}, {"GPUs": 2}, []),
-        ({"GLIDEIN_Resource_Slots": "GPUs,3,,main"}, {"GPUs": 3}, []),
-        (
-            {"GLIDEIN_Resource_Slots": "GPUs,2,1024"},
-            {"GPUs": 2},
-            ["GLIDEIN_Resource_Slots/memory = 1024"],
-        ),
-        (
-            {"GLIDEIN_Resource_Slots": "GPUs,2,1024,type=static"},
-            {"GPUs": 2},
-            ["GLIDEIN_Resource_Slots/memory = 1024", "GLIDEIN_Resource_Slots/type = static"],
-        ),
-        (
-            {"GLIDEIN_Resource_Slots": "gpus,1,32768,static"},
-            {"GPUs": 1},
-            ["GLIDEIN_Resource_Slots/memory = 32768", "GLIDEIN_Resource_Slots/type = static"],
-        ),
-        (
-            {"GLIDEIN_Resource_Slots": "GPUs , 3 ,type=static"},
-            {"GPUs": 3},
-            ["GLIDEIN_Resource_Slots/type = static"],
-        ),
-        ({"GLIDEIN_Resource_Slots": "GPUs,type=main,number=3"}, {"GPUs": 3}, []),
-        ({"GLIDEIN_Resource_Slots": "GPUs,many"}, {}, ["GLIDEIN_Resource_Slots = GPUs,many"]),
-        ({"GLIDEIN_Resource_Slots": "GPUs,number=3,type=main"}, {"GPUs": 3}, []),
-        ({"GLIDEIN_Resource_Slots": "GPUs,type=main"}, {}, ["GLIDEIN_Resource_Slots = GPUs,type=main"]),
-        ({"GLIDEIN_ARCH": "x86_64,aarch64"}, {}, ["GLIDEIN_ARCH = x86_64,aarch64"]),
-        ({"GLIDEIN_ARCH": "aarch64, "}, {"Architecture": "aarch64"}, []),
-        ({"GLIDEIN_ARCH": "x86_64,any"}, {}, ["GLIDEIN_ARCH = x86_64,any"]),
-        ({"GLIDEIN_REQUIRED_OS": "rhel7, rhel8"}, {"OS": ("rhel7", "rhel8")}, []),
-        ({"GLIDEIN_REQUIRED_OS": "rhel7,any"}, {}, ["GLIDEIN_REQUIRED_OS = rhel7,any"]),
+        ("Resource_Slots", "io,2;GPUs,3,type=main", {"GPUs": 3}, [" = io,2"]),
+        ("Resource_Slots", "gpus, 2; ", {"GPUs": 2}, []),
+        ("Resource_Slots", "GPUs,3,,main", {"GPUs": 3}, []),
+        ("Resource_Slots", "GPUs,2,1024", {"GPUs": 2}, ["/memory = 1024"]),
+        ("Resource_Slots", "GPUs,2,1024,type=static", {"GPUs": 2}, ["/memory = 1024", "/type = static"]),
+        ("Resource_Slots", "gpus,1,32768,static", {"GPUs": 1}, ["/memory = 32768", "/type = static"]),
+        ("Resource_Slots", "GPUs , 3 ,type=static", {"GPUs": 3}, ["/type = static"]),
+        ("Resource_Slots", "GPUs,type=main,number=3", {"GPUs": 3}, []),
+        ("Resource_Slots", "GPUs,many", {}, [" = GPUs,many"]),
+        ("Resource_Slots", "GPUs,number=3,type=main", {"GPUs": 3}, []),
+        ("Resource_Slots", "GPUs,type=main", {}, [" = GPUs,type=main"]),
+        ("ARCH", "x86_64,aarch64", {}, [" = x86_64,aarch64"]),
+        ("ARCH", "aarch64, ", {"Architecture": "aarch64"}, []),
+        ("ARCH", "x86_64,any", {}, [" = x86_64,any"]),
+        ("REQUIRED_OS", "rhel7, rhel8", {"OS": ("rhel7", "rhel8")}, []),
+        ("REQUIRED_OS", "rhel7,any", {}, [" = rhel7,any"]),
+        *(("REQUIRED_OS", system, {}, [f" = {system}"]) for system in ("any", "default", "ANY")),
     ],
 )
-def test_attributes_with_several_values(attrs: dict[str, str], expected: dict[str, object], notes: list[str]):
-    text = ENTRY.format(attrs=_attributes("attr", attrs), submit="")
+def test_attributes_with_several_values_or_any(
+    name: str, value: str, expected: dict[str, object], notes: list[str]
+):
+    text = ENTRY.format(attrs=_attributes("attr", {f"GLIDEIN_{name}": value}), submit="")
     found = glidein_factory.propose_factory(NOTHING, {"factory.xml": text})
-    always = {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",)}
-    assert values_of_one(found) == always | expected
-    assert [note.path for note in found.notes] == notes
+    assert values_of_one(found) == {"Name": "A", "CEType": "HTCondorCE", "VO": ("cms",), **expected}
+    assert [note.path for note in found.notes] == [f"GLIDEIN_{name}{note}" for note in notes]
 
 
 @pytest.mark.parametrize("rsl", ['(queue="gq")', "(queue=gq)", "( queue = 'gq' )"])

@@ -28,6 +28,7 @@ from taskqueue.db import database
 from taskqueue.jobs import control
 from taskqueue.schema.tables import log_readers
 from taskqueue.schema.tables import web_hooks as hook_table
+from tests.support import databases
 from tests.support.factories import accounted_jobs, stored_rows, submitted_jobs
 
 MINUTE = timedelta(minutes=1)
@@ -218,8 +219,7 @@ def test_pools_without_a_queue_are_reported_when_that_lasts_and_when_it_ends(
         }
     ]
     assert look(7) == [], "once"
-    with database.writing(engine) as conn:
-        control.kill_jobs(conn, [job_id], source="test", now=now)
+    stored_rows.kill(engine, now, job_id)
     states = [(each.get("pools") or each["jobs"])[0] for each in look(8)]
     assert [each.get("state") for each in states] == [None, "ended"]
 
@@ -323,8 +323,7 @@ def test_what_failed_while_the_clock_was_ahead_is_sent_again_at_once_after_that(
 
 def test_an_event_of_a_later_release_is_left_alone(engine: Engine, now: datetime, receiver: Receiver) -> None:
     hook = make(engine, now)
-    with database.writing(engine) as conn:
-        conn.execute(update(hook_table).values(events='["job.ended", "job.teleported"]'))
+    databases.execute(engine, update(hook_table).values(events='["job.ended", "job.teleported"]'))
     ids = end_jobs(engine, now)
     assert get(engine, hook)[0].events == (Event.JOB_ENDED,)
     cycle(engine, now, receiver)
@@ -335,8 +334,7 @@ def test_retention_goes_on_if_the_log_cannot_be_read_for_hooks(
     engine: Engine, now: datetime, caplog: pytest.LogCaptureFixture
 ) -> None:
     make(engine, now)
-    with database.writing(engine) as conn:
-        conn.execute(update(hook_table).values(events="?"))
+    databases.execute(engine, update(hook_table).values(events="?"))
     end_jobs(engine, now)
     assert retain(engine, now + MINUTE) is not None
     assert "the log was not read for web hooks" in caplog.text

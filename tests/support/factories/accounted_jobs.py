@@ -14,8 +14,10 @@ from taskqueue.jobs import control, log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.reports import PayloadResult
 from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.transactions import own_transaction
 
 
+@own_transaction
 def put(
     conn: Connection, now: datetime, count: int = 1, *, owner: str = "alice", vo: str = "lhcb"
 ) -> list[int]:

@@ -24,6 +24,7 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
+from tests.support.transactions import own_transaction
 
 ANYBODY = Sender(subject=None)
 
@@ -33,6 +34,7 @@ def rules(lease_time: timedelta = timedelta(minutes=5), maximum: int = 3, **of_v
     return LeaseRules(lease_time=lease_time, max_rescheduling=maximum, lease_times=of_vos)
 
 
+@own_transaction
 def record(
     conn: Connection, report: LeaseReport, now: datetime, which: LeaseRules | None = None
 ) -> ReportAnswer:
@@ -43,11 +45,13 @@ def record(
     return outcome
 
 
+@own_transaction
 def start(conn: Connection, lease: str, *, lease_time: timedelta, now: datetime) -> dict[str, Any]:
     answer = record(conn, StartReport(lease=lease, sender=ANYBODY), now, rules(lease_time))
     return {"job_id": answer.job_id, "epoch": answer.epoch, "commands": _commands(answer)}
 
 
+@own_transaction
 def heartbeat(
     conn: Connection, lease: str, *, said: Progress = NO_PROGRESS, lease_time: timedelta, now: datetime
 ) -> dict[str, Any]:
@@ -55,6 +59,7 @@ def heartbeat(
     return {"commands": _commands(record(conn, report, now, rules(lease_time)))}
 
 
+@own_transaction
 def finish(conn: Connection, lease: str, report: PayloadResult, *, now: datetime) -> Mapping[str, Any]:
     return _ended(record(conn, FinishReport(lease=lease, sender=ANYBODY, result=report), now))
 
@@ -63,6 +68,7 @@ def note(conn: Connection, lease: str, note: Note, *, now: datetime) -> ReportAn
     return record(conn, NoteReport(lease=lease, sender=ANYBODY, note=note), now)
 
 
+@own_transaction
 def release(
     conn: Connection,
     lease: str,
@@ -76,6 +82,7 @@ def release(
     return _ended(record(conn, report, now, rules(maximum=max_rescheduling)))
 
 
+@own_transaction
 def store_output(conn: Connection, lease: str, digest: str, *, now: datetime) -> None:
     record(conn, OutputReport(lease=lease, sender=ANYBODY, digest=digest), now)
 
@@ -88,6 +95,7 @@ def _commands(answer: ReportAnswer) -> list[str]:
     return ["kill"] if answer.ending else []
 
 
+@own_transaction
 def give_up(
     conn: Connection,
     vo: str,

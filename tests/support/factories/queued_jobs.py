@@ -12,12 +12,14 @@ from cs_config import validate
 from cs_config.classes.queue_classes import queue_classes as configured
 from cs_config.tree.address import QueueAddress
 from cs_config.tree.configuration import Configuration
+from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
 from requirements.requirement_class import RequirementClass
 from requirements.resource import Location
 from requirements.states import JobStatus
+from taskqueue.db import database
 from taskqueue.jobs import jobs, submission
 from taskqueue.jobs.descriptions import Description
 from taskqueue.jobs.submission import NewJob
@@ -27,8 +29,9 @@ from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.pools import queue_class_store
 from taskqueue.schema.tables import task_queues as task_queues_table
 from taskqueue.schema.tables import waiting_jobs
-from tests.support.factories import stored_rows
+from tests.support.factories import pilot_reports, stored_rows
 from tests.support.factories.stored_rows import WaitingEntry
+from tests.support.transactions import own_transaction
 
 GRID = """
 Resources:
@@ -61,8 +64,10 @@ def grid(text: str = GRID, version: int = 1) -> Configuration:
     return validate.parse(text, "grid.yaml", version)
 
 
+@own_transaction
 def put(
     conn: Connection,
+    /,
     now: datetime,
     count: int = 1,
     *,
@@ -72,8 +77,9 @@ def put(
     priority: float = 1.0,
     body: Mapping[str, object] | None = None,
     parameters: Mapping[str, str] | None = None,
+    **values: object,
 ) -> list[int]:
-    """New jobs that wait; their ids."""
+    """New jobs that wait; their ids. `values`: what else their rows say."""
     new = NewJob(vo=asked.vo, owner=owner, owner_group=group, priority=priority, parameters=parameters)
     description = Description(source="", body=body or {"Executable": "x"}, sandbox=None)
     job_ids = submission.store_jobs(conn, [description], [(0, each) for each in [new] * count], now=now)
@@ -84,6 +90,7 @@ def put(
             status=JobStatus.WAITING.value,
             submit_pool=asked.submit_pool,
             due_at=None,
+            **values,
         )
     entries = [
         WaitingEntry(
@@ -95,6 +102,7 @@ def put(
     return job_ids
 
 
+@own_transaction
 def claim(
     conn: Connection,
     task_queue_ids: Iterable[int],
@@ -129,6 +137,7 @@ def occupied(conn: Connection) -> set[int]:
     return set(conn.execute(statement).scalars())
 
 
+@own_transaction
 def pool(
     conn: Connection,
     now: datetime,
@@ -143,6 +152,7 @@ def pool(
     return pool_id
 
 
+@own_transaction
 def remap(
     conn: Connection,
     now: datetime,
@@ -160,10 +170,25 @@ def remap(
     )
 
 
-def matcher(engine: Engine, now: datetime, config: Configuration | None = None) -> Matcher:
+def matcher(engine: Engine, now: datetime, config: Configuration | None = None, seed: int = 1) -> Matcher:
     """A matcher at a fixed time, whose lottery is always the same."""
     running = config or grid()
-    return Matcher(engine, lambda: running, lambda: now, Random(1))
+    return Matcher(engine, lambda: running, lambda: now, Random(seed))
+
+
+def serve(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
+    """What a pilot gets whose request is not refused as wrong."""
+    [found] = matcher.serve([asked])
+    assert isinstance(found, ClaimResult), found
+    matcher.settle([found])
+    return found
+
+
+def release(engine: Engine, now: datetime, *leases: str) -> None:
+    """Pilots give jobs back, however often."""
+    with database.writing(engine) as conn:
+        for lease in leases:
+            pilot_reports.release(conn, lease, reason="", max_rescheduling=99, now=now)
 
 
 def request(

@@ -19,9 +19,12 @@ from taskqueue.pools.pools import MappingChange, NewPool
 from taskqueue.schema.tables import attempts, blobs, pilots, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import queue_class_members as members
+from taskqueue.sites import closures
 from taskqueue.task_queues import task_queues
+from tests.support.transactions import own_transaction
 
 
+@own_transaction
 def job_ids(
     conn: Connection,
     now: datetime,
@@ -37,14 +40,29 @@ def job_ids(
     return submission.store_jobs(conn, [description], [(0, each) for each in new], now=now)
 
 
-def job_in(conn: Connection, now: datetime, status: JobStatus, **about: str) -> int:
+@own_transaction
+def kill(conn: Connection, now: datetime, *killed: int) -> None:
+    """Kill jobs, as their owner."""
+    assert {*control.kill_jobs(conn, killed, source="alice", now=now)} == {*killed}
+
+
+@own_transaction
+def reschedule(conn: Connection, now: datetime, *rescheduled: int, maximum: int = 9) -> None:
+    """Reschedule jobs, as their owner."""
+    found = control.reschedule_jobs(conn, rescheduled, source="alice", now=now, maximum=maximum)
+    assert {*found} == {*rescheduled}
+
+
+@own_transaction
+def job_in(conn: Connection, /, now: datetime, status: JobStatus, **about: str) -> int:
     """A new job that is put into a state, whatever way leads there."""
     [job_id] = job_ids(conn, now)
     force(conn, job_id, status=status.value, **about)
     return job_id
 
 
-def force(conn: Connection, job_id: int, **values: object) -> None:
+@own_transaction
+def force(conn: Connection, /, job_id: int, **values: object) -> None:
     """Change a job's row past all rules."""
     conn.execute(update(jobs_table).where(jobs_table.c.job_id == job_id).values(**values))
 
@@ -67,6 +85,19 @@ def open_attempt(conn: Connection, job_id: int, now: datetime, epoch: int = 1) -
     return lease
 
 
+def ban(
+    engine: Engine,
+    now: datetime,
+    site: str = "A.B.ch",
+    *,
+    reason: str = "down",
+    until: datetime | None = None,
+) -> None:
+    """Ban a site."""
+    with database.writing(engine) as conn:
+        closures.set_ban(conn, closures.Ban(site=site, reason=reason, author="op", at=now, until=until))
+
+
 def service_up(engine: Engine, since: datetime, until: datetime, process: str = "serve") -> None:
     """A process of the service was up in that time, as it would have recorded it."""
     with database.writing(engine) as conn:
@@ -82,6 +113,7 @@ def lose_output(conn: Connection, lease: str) -> None:
     conn.execute(delete(blobs).where(blobs.c.digest == digest))
 
 
+@own_transaction
 def remove(conn: Connection, ids: list[int]) -> None:
     """Take jobs out of the database past all rules."""
     conn.execute(delete(jobs_table).where(jobs_table.c.job_id.in_(ids)))

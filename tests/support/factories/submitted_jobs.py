@@ -19,6 +19,7 @@ from taskqueue.jobs.log import LogEntry
 from taskqueue.leases.opening import ClaimedJob, LeaseHolder
 from taskqueue.schema.tables import task_queues, waiting_jobs
 from tests.support.factories import queued_jobs
+from tests.support.transactions import own_transaction
 
 ANN = Submitter(subject="ann@lhcb", vo="lhcb", owner="ann", owner_group="lhcb_user")
 OPERATOR = Submitter(subject="root", operator=True)
@@ -72,6 +73,7 @@ def enqueue(
     return ids
 
 
+@own_transaction
 def claim(
     conn: Connection, now: datetime, count: int = 1, *, holder: LeaseHolder = queued_jobs.HOLDER
 ) -> list[ClaimedJob]:

@@ -12,18 +12,11 @@ import httpx
 import pytest
 
 from pilotage.bounded_http import BoundedTransport
+from tests.support.clocks import ManualClock
 
 SECONDS = 5.0
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 URL = "http://host.example.org"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Network(httpcore.MockBackend):
@@ -39,8 +32,8 @@ class Network(httpcore.MockBackend):
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +50,7 @@ def make_client(network: httpcore.NetworkBackend | None = None, **more: Any) -> 
 
 
 def test_a_connection_that_was_idle_for_five_seconds_is_not_used_again(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("httpcore._sync.http11.time", SimpleNamespace(monotonic=clock))
     network = Network(EMPTY, EMPTY, EMPTY)
@@ -80,7 +73,7 @@ def test_more_than_ten_requests_at_once_wait_for_no_connection() -> None:
             each.close()
 
 
-def let_resolve(monkeypatch: pytest.MonkeyPatch, clock: Clock, addresses: Sequence[str]) -> list[str]:
+def let_resolve(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, addresses: Sequence[str]) -> list[str]:
     """Give each name these addresses, of which none answers; those that connections were tried to."""
     tried: list[str] = []
     resolve = socket.getaddrinfo
@@ -100,7 +93,7 @@ def let_resolve(monkeypatch: pytest.MonkeyPatch, clock: Clock, addresses: Sequen
 
 
 def test_a_host_of_many_silent_addresses_takes_no_longer_than_one(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses = [f"192.0.2.{last}" for last in range(1, 41)]
     tried = let_resolve(monkeypatch, clock, addresses)

@@ -12,6 +12,7 @@ from cs_config.versions import store as versions_store
 from cs_config.versions.store import LiveConfiguration
 from cs_config.versions.tables import config_versions
 from taskqueue.db import database
+from tests.support import databases
 
 TEXT = "Resources: {Sites: {S: {MaxRAM: %d, CEs: {C: {Queues: {Q: }}}}}}\n"
 
@@ -95,8 +96,7 @@ def test_a_process_that_starts_beside_a_later_release_has_the_newest_version_tha
 ) -> None:
     for number in range(1, 5):
         store(engine, TEXT % number, now)
-    with database.writing(engine) as conn:
-        conn.execute(update(config_versions).where(config_versions.c.version == 2).values(text=None))
+    databases.execute(engine, update(config_versions).where(config_versions.c.version == 2).values(text=None))
     loads: list[int] = []
     live = LiveConfiguration(_load_before(3, loads))
     assert refresh(live, engine)

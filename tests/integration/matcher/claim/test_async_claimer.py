@@ -26,11 +26,9 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.pilots.slots import SlotRefusal
 from taskqueue.schema.tables import attempts, jobs, match_requests
-from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
-from tests.support import wait
+from tests.support import databases, wait
 from tests.support.claimers import ClaimingProcess, claiming, run
-from tests.support.factories import queued_jobs
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import LONG, at, request
 
 
@@ -43,11 +41,6 @@ def engine(postgresql: Engine) -> Engine:
 def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         yield process
-
-
-def _put(engine: Engine, now: datetime, count: int, **about: Any) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count, **about)
 
 
 def _ask(number: int = 0, *, seconds: float = 300, **about: Any) -> MatchRequest:
@@ -64,14 +57,13 @@ def _stays() -> bool:
 
 
 def _open_attempts(engine: Engine) -> list[int]:
-    with database.reading(engine) as conn:
-        return list(conn.scalars(select(attempts.c.job_id).where(attempts.c.closed_at.is_(None))))
+    return databases.scalars(engine, select(attempts.c.job_id).where(attempts.c.closed_at.is_(None)))
 
 
 def test_what_comes_in_together_is_claimed_together(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 40)
+    queued_jobs.put(engine, now, 40)
 
     async def work() -> list[MatchResult | None]:
         assert await process.claimer.claim(_ask(), lambda: False) is None, "nobody has asked from there"
@@ -87,7 +79,7 @@ def test_what_comes_in_together_is_claimed_together(
 def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         wait.until(lambda: process.matcher.is_loaded)
 
@@ -100,7 +92,7 @@ def test_the_first_request_from_a_place_is_claimed_for_in_the_event_loop(
 
 
 def test_a_first_request_waits_for_no_other_work_in_threads(engine: Engine, now: datetime) -> None:
-    _put(engine, now, 1)
+    queued_jobs.put(engine, now, 1)
     is_over = threading.Event()
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         wait.until(lambda: process.matcher.is_loaded)
@@ -120,7 +112,7 @@ def test_a_first_request_waits_for_no_other_work_in_threads(engine: Engine, now:
 def test_a_place_is_read_once_for_all_first_requests_from_there(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         wait.until(lambda: process.matcher.is_loaded)
         readings: list[object] = []
@@ -143,7 +135,7 @@ def test_a_place_is_read_once_for_all_first_requests_from_there(
 def test_a_request_that_another_process_answers_sends_no_other_one_to_the_thread(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
 
     async def work() -> list[MatchResult | None]:
         await process.ask(_ask())
@@ -152,7 +144,7 @@ def test_a_request_that_another_process_answers_sends_no_other_one_to_the_thread
             rival.execute(insert(match_requests).values(row))
             asked = [_ask(1, request_id="r"), _ask(2, request_id="r"), _ask(3)]
             claims = [asyncio.create_task(process.claimer.claim(each, _stays)) for each in asked]
-            await asyncio.to_thread(wait.until, lambda: _count_waiting_claims(engine) > 0)
+            await asyncio.to_thread(wait.until, lambda: databases.count_lock_waits(engine) > 0)
             transaction.commit()
         return await asyncio.gather(*claims)
 
@@ -181,7 +173,7 @@ def test_a_place_that_cannot_be_read_in_time_is_an_answer_in_time(
 def test_a_pilot_without_room_does_not_reach_the_thread(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
     first = FirstRequest(stamp="s", vo="lhcb", queue=LONG, processors=1)
     with database.writing(engine) as conn:
         pilots.bind_queues(conn, [first], now=now)
@@ -201,18 +193,11 @@ def test_a_pilot_without_room_does_not_reach_the_thread(
     assert len(_open_attempts(engine)) == 1
 
 
-def _count_waiting_claims(engine: Engine) -> int:
-    """Statements that wait for a lock of another transaction."""
-    waiting_claims = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-    with database.reading(engine) as conn:
-        return int(conn.scalar(text(waiting_claims)) or 0)
-
-
 def test_few_requests_wait_for_a_statement_that_is_under_way(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(async_claimer, "_SLOW", 600.0)
-    _put(engine, now, 20)
+    queued_jobs.put(engine, now, 20)
 
     async def work() -> None:
         await process.ask(_ask())
@@ -221,21 +206,20 @@ def test_few_requests_wait_for_a_statement_that_is_under_way(
             rival.execute(text("LOCK TABLE attempts IN EXCLUSIVE MODE"))
             for statements, requests in ((1, 3), (1, 1), (2, 2)):
                 sent += [asyncio.create_task(process.ask(_ask(len(sent) + n + 1))) for n in range(requests)]
-                while await asyncio.to_thread(_count_waiting_claims, engine) < statements:
+                while await asyncio.to_thread(databases.count_lock_waits, engine) < statements:
                     await asyncio.sleep(0)
             transaction.rollback()
         await asyncio.gather(*sent)
 
     run(work, process)
-    with database.reading(engine) as conn:
-        transactions = conn.scalars(text("SELECT count(*) FROM attempts GROUP BY xmin ORDER BY 1")).all()
+    transactions = databases.scalars(engine, text("SELECT count(*) FROM attempts GROUP BY xmin ORDER BY 1"))
     assert transactions == [1, 3, 3]
 
 
 def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 20)
+    queued_jobs.put(engine, now, 20)
 
     async def work() -> None:
         await process.ask(_ask())
@@ -243,7 +227,7 @@ def test_a_statement_that_waits_for_a_lock_holds_up_no_others(
             key = {"subject": "pilot1", "request_id": "r", "at": now, "matches": "[]"}
             rival.execute(insert(match_requests), key)
             stuck = [asyncio.create_task(process.ask(_ask(1, request_id="r")))]
-            while not await asyncio.to_thread(_count_waiting_claims, engine):
+            while not await asyncio.to_thread(databases.count_lock_waits, engine):
                 await asyncio.sleep(0)
             assert len((await process.ask(_ask(2))).matches) == 1
             assert not stuck[0].done()
@@ -258,12 +242,12 @@ def test_no_connection_is_left_open_where_requests_wait_at_the_end(
 ) -> None:
     """The last of them is served by a connection that is idle while another statement is waited for."""
     monkeypatch.setattr(async_claimer, "_SLOW", 600.0)
-    _put(engine, now, 20)
+    queued_jobs.put(engine, now, 20)
     sent: list[asyncio.Task[MatchResult]] = []
 
     async def send(*requests: MatchRequest, statements: int) -> None:
         sent.extend(asyncio.create_task(process.ask(each)) for each in requests)
-        while await asyncio.to_thread(_count_waiting_claims, engine) < statements:
+        while await asyncio.to_thread(databases.count_lock_waits, engine) < statements:
             await asyncio.sleep(0)
 
     async def work() -> None:
@@ -293,7 +277,7 @@ def test_no_connection_is_left_open_where_requests_wait_at_the_end(
 def test_a_repeated_request_gets_the_same_job(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
 
     async def work() -> list[MatchResult]:
         await process.ask(_ask())
@@ -307,7 +291,7 @@ def test_a_repeated_request_gets_the_same_job(
 
 
 def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: ClaimingProcess) -> None:
-    job_ids = _put(engine, now, 5)
+    job_ids = queued_jobs.put(engine, now, 5)
 
     async def work() -> None:
         await process.ask(_ask())
@@ -323,12 +307,11 @@ def test_what_comes_too_late_goes_back(engine: Engine, now: datetime, process: C
 
     run(work, process)
     wait.until(lambda: len(_open_attempts(engine)) == 1)
-    with database.reading(engine) as conn:
-        assert len(queued_jobs.left(conn)) == len(job_ids) - 1
+    assert len(submitted_jobs.waiting(engine)) == len(job_ids) - 1
 
 
 def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, process: ClaimingProcess) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
 
     async def work() -> MatchResult | None:
         await process.ask(_ask())
@@ -341,21 +324,21 @@ def test_nothing_is_claimed_for_who_has_gone(engine: Engine, now: datetime, proc
 def test_nothing_is_only_said_by_who_read_what_is_new(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
 
     async def work() -> list[int]:
         answers = [await process.ask(_ask(number)) for number in range(4)]
         return [len(each.matches) for each in answers]
 
     assert run(work, process) == [1, 1, 0, 0]
-    _put(engine, now, 1, owner="bob")
+    queued_jobs.put(engine, now, 1, owner="bob")
     assert len(run(lambda: process.ask(_ask(9)), process).matches) == 1
 
 
 def test_a_request_waits_while_a_rival_holds_the_row_of_the_last_job(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, last = _put(engine, now, 2)
+    _, last = queued_jobs.put(engine, now, 2)
     batches: list[int] = []
     serve = process.matcher.serve
 
@@ -381,13 +364,12 @@ def test_a_request_waits_while_a_rival_holds_the_row_of_the_last_job(
 def test_a_place_that_was_closed_a_moment_ago_makes_no_task_queue_empty(
     engine: Engine, now: datetime, process: ClaimingProcess, requests: int
 ) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
 
     async def work() -> list[MatchResult | None]:
         await process.ask(_ask())
         process.worker.stop()  # it would read of the ban
-        with database.writing(engine) as conn:
-            closures.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
+        stored_rows.ban(engine, now)
         return await asyncio.gather(*(process.claimer.claim(_ask(n), _stays) for n in range(requests)))
 
     assert run(work, process) == [None] * requests
@@ -398,7 +380,7 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
     url = f"sqlite:///{tmp_path / 'test.db'}"
     database.upgrade(url)
     engine = database.connect(url)
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
 
         async def work() -> MatchResult | None:
@@ -410,7 +392,9 @@ def test_sqlite_leaves_everything_to_the_thread(tmp_path: Any, now: datetime) ->
 
 
 def test_a_drain_gives_each_job_once_and_nothing_only_at_its_end(engine: Engine, now: datetime) -> None:
-    job_ids = [each for owner in range(20) for each in _put(engine, now, 100, owner=f"user{owner}")]
+    job_ids = [
+        each for owner in range(20) for each in queued_jobs.put(engine, now, 100, owner=f"user{owner}")
+    ]
     given: Counter[int] = Counter()
 
     async def pilot(process: ClaimingProcess, number: int) -> list[int]:
@@ -435,7 +419,9 @@ def test_processes_clients_that_go_and_connections_that_break_lose_and_double_no
     engine: Engine, now: datetime, seed: int
 ) -> None:
     draw = random.Random(seed)
-    job_ids = [each for owner in ("alice", "bob", "carol") for each in _put(engine, now, 60, owner=owner)]
+    job_ids = [
+        each for owner in ("alice", "bob", "carol") for each in queued_jobs.put(engine, now, 60, owner=owner)
+    ]
     kept: Counter[int] = Counter()
 
     async def pilot(process: ClaimingProcess, number: int) -> None:

@@ -23,7 +23,7 @@ from taskqueue.db import database
 from taskqueue.jobs import jobs
 from taskqueue.leases import attempts
 from taskqueue.schema import tables
-from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories import pilot_reports, queued_jobs, submitted_jobs
 from tests.support.factories.queued_jobs import at, request
 from tests.support.wait import until
 
@@ -47,16 +47,6 @@ def _started(claimer: ClaimWorker) -> Iterator[ClaimWorker]:
         yield claimer
     finally:
         claimer.stop()
-
-
-def _put(engine: Engine, now: datetime, count: int = 1) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count)
-
-
-def _left(engine: Engine) -> list[int]:
-    with database.reading(engine) as conn:
-        return queued_jobs.left(conn)
 
 
 def _answer(ticket: PendingRequest) -> MatchResult:
@@ -89,7 +79,7 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, matcher: Matcher) -> tuple[threadi
 
 
 def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: ClaimWorker) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     answer = _answer(claimer.submit(request(**at(queued_jobs.LONG))))
     assert [match.job_id for match in answer.matches] == [job_id]
     assert claimer.alive
@@ -98,7 +88,7 @@ def test_a_request_gets_its_job(engine: Engine, now: datetime, claimer: ClaimWor
 def test_all_that_have_come_in_are_served_in_one_transaction(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = _put(engine, now, 10)
+    ids = queued_jobs.put(engine, now, 10)
     sizes: list[int] = []
 
     def wrap(serve: Serve) -> Serve:
@@ -121,7 +111,7 @@ def test_all_that_have_come_in_are_served_in_one_transaction(
 def test_a_poisoned_request_fails_alone(
     engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ids = _put(engine, now, 3)
+    ids = queued_jobs.put(engine, now, 3)
 
     def wrap(serve: Serve) -> Serve:
         def poisoned(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
@@ -147,7 +137,7 @@ def test_a_poisoned_request_fails_alone(
 def test_a_database_that_is_away_is_told_to_all_and_the_claimer_goes_on(
     engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     away = [True]
 
     def wrap(serve: Serve) -> Serve:
@@ -171,10 +161,10 @@ def test_a_database_that_is_away_is_told_to_all_and_the_claimer_goes_on(
 def test_a_request_whose_time_is_over_takes_no_job(
     engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     with pytest.raises(NotInTime):
         _answer(claimer.submit(request(seconds=-1)))
-    assert _left(engine) == [job_id]
+    assert submitted_jobs.waiting(engine) == [job_id]
     with database.reading(engine) as conn:
         assert attempts.get_latest(conn, job_id) is None, "it was not claimed at all"
 
@@ -182,7 +172,7 @@ def test_a_request_whose_time_is_over_takes_no_job(
 def test_a_request_whose_client_has_gone_takes_no_job(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     claimer = ClaimWorker(engine, matcher)
     monkeypatch.setattr(ClaimWorker, "alive", True)
     gone, there = claimer.submit(request()), claimer.submit(request())
@@ -201,13 +191,13 @@ def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
     monkeypatch: pytest.MonkeyPatch,
     request_id: str | None,
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     claimed, go = _held_up(monkeypatch, matcher)
     ticket = claimer.submit(request(request_id=request_id))
     assert claimed.wait(300)
     claimer.abandon(ticket)
     go.set()
-    until(lambda: _left(engine) == [job_id])
+    until(lambda: submitted_jobs.waiting(engine) == [job_id])
     with database.reading(engine) as conn:
         job, attempt = jobs.get_job(conn, job_id), attempts.get_latest(conn, job_id)
     assert (job.status, job.reschedules) == (JobStatus.WAITING, 0)
@@ -218,7 +208,7 @@ def test_a_job_that_was_claimed_for_a_client_that_has_gone_waits_again_at_once(
 def test_a_job_that_was_claimed_too_late_waits_again_at_once(
     engine: Engine, now: datetime, matcher: Matcher, claimer: ClaimWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     claimed, go = _held_up(monkeypatch, matcher)
     late = request(seconds=600)
     ticket = claimer.submit(late)
@@ -227,39 +217,37 @@ def test_a_job_that_was_claimed_too_late_waits_again_at_once(
     go.set()
     with pytest.raises(NotInTime):
         _answer(ticket)
-    until(lambda: _left(engine) == [job_id])
+    until(lambda: submitted_jobs.waiting(engine) == [job_id])
 
 
 def test_an_answer_that_could_not_be_sent_goes_back(
     engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     ticket = claimer.submit(request())
     assert _answer(ticket).matches
     claimer.abandon(ticket)
-    until(lambda: _left(engine) == [job_id])
+    until(lambda: submitted_jobs.waiting(engine) == [job_id])
 
 
 def test_what_was_begun_all_the_same_does_not_go_back(
     engine: Engine, now: datetime, claimer: ClaimWorker
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     ticket = claimer.submit(request(request_id="r"))
     [match] = _answer(ticket).matches
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, match.lease, lease_time=match.lease_expires_at - now, now=now)
+    pilot_reports.start(engine, match.lease, lease_time=match.lease_expires_at - now, now=now)
     claimer.abandon(ticket)
     assert _answer(claimer.submit(request())).reason == "no_task_queue", "it has been looked at by now"
-    with database.reading(engine) as conn:
-        assert jobs.get_job(conn, job_id).status is JobStatus.RUNNING
-    _put(engine, now)
+    assert submitted_jobs.job(engine, job_id).status is JobStatus.RUNNING
+    queued_jobs.put(engine, now)
     assert _answer(claimer.submit(request(request_id="r"))).matches == (match,), "it has its answer"
 
 
 def test_who_asks_again_is_not_given_what_is_about_to_go_back(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     claimer = ClaimWorker(engine, matcher)
     gone, again = (PendingRequest(request=request(request_id="r")) for _ in range(2))
     claimer._serve_batch([gone])
@@ -274,7 +262,7 @@ def test_who_asks_again_is_not_given_what_is_about_to_go_back(
 def test_a_statement_that_the_database_cannot_take_fails_its_own_request_only(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
 
     def wrap(serve: Serve) -> Serve:
         def too_many(batch: Sequence[MatchRequest]) -> list[ClaimResult | PilotageError]:
@@ -336,7 +324,7 @@ def test_a_claimer_that_is_stuck_is_not_alive(
 
 
 def test_what_has_come_in_is_served_before_the_end(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    _put(engine, now, 5)
+    queued_jobs.put(engine, now, 5)
     claimer = ClaimWorker(engine, matcher)
     with _started(claimer):
         tickets = [claimer.submit(request()) for _ in range(5)]
@@ -355,7 +343,7 @@ def test_a_defect_between_two_requests_does_not_end_the_claimer(
 
     monkeypatch.setattr(matcher, "refresh", defect)
     assert broken.wait(300)
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     assert _answer(claimer.submit(request())).matches[0].job_id == job_id
 
 
@@ -418,4 +406,4 @@ def test_many_pilots_of_two_claimers_drain_the_task_queues(engine: Engine, now: 
         taken = Counter(job_id for future in futures for job_id in future.result())
     assert set(taken) == set(ids)
     assert max(taken.values()) == 1
-    assert _left(engine) == []
+    assert submitted_jobs.waiting(engine) == []

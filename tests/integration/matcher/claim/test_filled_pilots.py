@@ -19,7 +19,7 @@ from taskqueue.leases import assignment
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.schema import tables
 from taskqueue.task_queues import task_queues
-from tests.support.factories import queued_jobs
+from tests.support.factories import queued_jobs, submitted_jobs
 from tests.support.factories.queued_jobs import EVERYWHERE, request
 
 NODE = {"NumberOfProcessors": 8, "MaxRAM": 16000, "GPUs": 2, "Tag": "ANY"}
@@ -31,11 +31,6 @@ WHOLE = replace(EVERYWHERE, processors_max=None, whole_node=True)
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
     return queued_jobs.matcher(engine, now)
-
-
-def _put(engine: Engine, now: datetime, asked: RequirementClass, count: int = 1) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count, asked=asked)
 
 
 def _served(matcher: Matcher, *batch: MatchRequest) -> list[tuple[ClaimedJob, ...]]:
@@ -51,8 +46,8 @@ def _cores(claimed: Sequence[ClaimedJob]) -> list[int]:
 def test_jobs_of_several_cores_and_of_one_share_a_pilot(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, FOUR, 5)
-    _put(engine, now, replace(SINGLE, min_ram=5000), 5)
+    queued_jobs.put(engine, now, 5, asked=FOUR)
+    queued_jobs.put(engine, now, 5, asked=replace(SINGLE, min_ram=5000))
     [given] = _served(matcher, request(count=100, **NODE))
     four = _cores(given).count(4)
     single = _cores(given).count(1)
@@ -62,7 +57,7 @@ def test_jobs_of_several_cores_and_of_one_share_a_pilot(
 
 
 def test_a_count_is_the_most_and_not_what_would_fit(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    _put(engine, now, SINGLE, 5)
+    queued_jobs.put(engine, now, 5, asked=SINGLE)
     [given] = _served(matcher, request(count=3, **NODE))
     assert len(given) == 3
 
@@ -70,7 +65,7 @@ def test_a_count_is_the_most_and_not_what_would_fit(engine: Engine, now: datetim
 def test_where_no_processors_are_stated_as_many_are_given_as_were_wanted(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, FOUR, 5)
+    queued_jobs.put(engine, now, 5, asked=FOUR)
     [given] = _served(matcher, request(count=5, Tag="ANY"))
     assert _cores(given) == [4] * 5
 
@@ -78,8 +73,8 @@ def test_where_no_processors_are_stated_as_many_are_given_as_were_wanted(
 def test_many_pilots_that_ask_together_are_filled_each_for_itself(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, FOUR, 3)
-    _put(engine, now, SINGLE, 12)
+    queued_jobs.put(engine, now, 3, asked=FOUR)
+    queued_jobs.put(engine, now, 12, asked=SINGLE)
     given = _served(matcher, *[request(count=100, **NODE) for _ in range(3)])
     assert [sum(_cores(each)) for each in given] == [8, 8, 8]
 
@@ -87,8 +82,8 @@ def test_many_pilots_that_ask_together_are_filled_each_for_itself(
 def test_a_job_that_wants_the_node_for_itself_gets_it_alone(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    [whole] = _put(engine, now, WHOLE)
-    _put(engine, now, SINGLE, 3)
+    [whole] = queued_jobs.put(engine, now, asked=WHOLE)
+    queued_jobs.put(engine, now, 3, asked=SINGLE)
     found = _served(matcher, *[request(count=100, WholeNode=True, **NODE) for _ in range(2)])
     by_job = {each.job_id: given for given in found for each in given}
     assert len(by_job) == 4
@@ -98,8 +93,8 @@ def test_a_job_that_wants_the_node_for_itself_gets_it_alone(
 
 
 def test_a_pilot_is_filled_where_each_job_is_asked_who_it_is(engine: Engine, now: datetime) -> None:
-    _put(engine, now, FOUR, 2)
-    _put(engine, now, SINGLE, 9)
+    queued_jobs.put(engine, now, 2, asked=FOUR)
+    queued_jobs.put(engine, now, 9, asked=SINGLE)
     matcher = _limited(now, engine, "RunningLimit: {A.B.ch: {Owner: {nobody: 1}}}")
     [given] = _served(matcher, request(count=100, **NODE, **queued_jobs.at(queued_jobs.LONG)))
     assert sum(_cores(given)) == 8
@@ -115,7 +110,7 @@ def test_a_pilot_is_filled_where_each_job_is_asked_who_it_is(engine: Engine, now
 def test_a_pilot_is_filled_as_far_as_the_limits_of_its_site_let_it(
     engine: Engine, now: datetime, options: str, jobs: int
 ) -> None:
-    _put(engine, now, SINGLE, 9)
+    queued_jobs.put(engine, now, 9, asked=SINGLE)
     [given] = _served(
         _limited(now, engine, options), request(count=100, **NODE, **queued_jobs.at(queued_jobs.LONG))
     )
@@ -132,7 +127,7 @@ def _limited(now: datetime, engine: Engine, options: str) -> Matcher:
 def test_a_lost_answer_says_again_what_each_job_may_use(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, replace(SINGLE, processors_max=None, min_ram=1000), 3)
+    queued_jobs.put(engine, now, 3, asked=replace(SINGLE, processors_max=None, min_ram=1000))
     first = _served(matcher, request(request_id="r", count=3, **NODE))
     again = _served(matcher, request(request_id="r", count=3, **NODE))
     assert again == first
@@ -154,7 +149,7 @@ def test_nothing_is_left_that_a_waiting_job_could_use(
             min_ram_per_core=random.choice([0, 0, 1500]),
             gpus=random.choice([0, 0, 0, 1]),
         )
-        _put(engine, now, asked, random.randint(1, 3))
+        queued_jobs.put(engine, now, random.randint(1, 3), asked=asked)
     for _ in range(6):
         [given] = _served(matcher, request(count=100, **NODE))
         assert given
@@ -167,8 +162,7 @@ def test_nothing_is_left_that_a_waiting_job_could_use(
         assert min(free.values()) >= 0
         assert sum(_cores(given)) <= 8
         assert sum(each.allotment.ram_mb or 0 for each in given) <= 16000
-        with database.reading(engine) as conn:
-            still = queued_jobs.left(conn)
+        still = submitted_jobs.waiting(engine)
         assert not [job_id for job_id in still if _fits(_asked(engine, job_id), free)]
 
 
@@ -206,7 +200,7 @@ def test_descriptions_of_one_answer_are_bounded_by_bytes(
     engine: Engine, now: datetime, options: str, body: str, parameters: str | None
 ) -> None:
     number = 300 if len(body) < 100_000 else 20  # several answers in any case
-    jobs_put = _put(engine, now, SINGLE, number)
+    jobs_put = queued_jobs.put(engine, now, number, asked=SINGLE)
     with database.writing(engine) as conn:
         conn.execute(update(tables.descriptions).values(body=body))
         conn.execute(update(tables.jobs).values(parameters=parameters))

@@ -1,7 +1,6 @@
 """Tiers of job types, as requests get them: in the event loop, step by step, with limits, for several VOs."""
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +11,11 @@ from sqlalchemy import Engine, select
 
 from cs_config.tree.configuration import Configuration
 from matcher.claim.claim_request import ClaimResult
-from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller, MatchRequest, MatchResult
 from taskqueue.db import database
 from taskqueue.schema.tables import jobs
 from tests.support.claimers import claiming, run
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG, at, request
 
 _TIERS = "[MC, '{WG: 3, Fast: 1}', Merge]"
@@ -39,12 +37,7 @@ def _put(engine: Engine, now: datetime, vo: str = "lhcb", **counts: int) -> None
                 processors_min=int(cores or 1),
                 processors_max=int(cores or 1),
             )
-            for job_id in queued_jobs.put(conn, now, count, asked=asked, owner=job_type):
-                stored_rows.force(conn, job_id, job_type=job_type)
-
-
-def _matcher(engine: Engine, now: datetime, config: Configuration) -> Matcher:
-    return Matcher(engine, lambda: config, lambda: now, random.Random(1))
+            queued_jobs.put(conn, now, count, asked=asked, owner=job_type, job_type=job_type)
 
 
 def _ask(*vos: str, **said: object) -> MatchRequest:
@@ -63,23 +56,18 @@ def _types(engine: Engine, answers: Sequence[ClaimResult | MatchResult]) -> list
     return [types[each] for each in ids]
 
 
-def _serve(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
-    [found] = matcher.serve([asked])
-    assert isinstance(found, ClaimResult)
-    matcher.settle([found])
-    return found
-
-
 def test_jobs_come_tier_by_tier_and_unlisted_types_last(engine: Engine, now: datetime) -> None:
     _put(engine, now, User=2, Merge=2, WG=2, MC=3)
-    matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
-    given = _types(engine, [_serve(matcher, _ask()) for _ in range(9)])
+    matcher = queued_jobs.matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
+    given = _types(engine, [queued_jobs.serve(matcher, _ask()) for _ in range(9)])
     assert given == ["MC"] * 3 + ["WG"] * 2 + ["Merge"] * 2 + ["User"] * 2
 
 
 def test_requests_in_the_event_loop_keep_the_tiers(postgresql: Engine, now: datetime) -> None:
     _put(postgresql, now, User=30, Merge=5, MC=5)
-    with claiming(postgresql, _matcher(postgresql, now, _config(f"JobPriorities: {_TIERS}"))) as process:
+    with claiming(
+        postgresql, queued_jobs.matcher(postgresql, now, _config(f"JobPriorities: {_TIERS}"))
+    ) as process:
 
         async def work() -> list[MatchResult]:
             answers = [await process.ask(_ask())]
@@ -97,26 +85,26 @@ def test_a_job_of_an_earlier_tier_that_comes_later_is_before_those_that_wait(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, Merge=3)
-    matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
-    answers = [_serve(matcher, _ask())]
+    matcher = queued_jobs.matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
+    answers = [queued_jobs.serve(matcher, _ask())]
     _put(engine, now, MC=1)
     matcher.refresh()
-    answers += [_serve(matcher, _ask()) for _ in range(2)]
+    answers += [queued_jobs.serve(matcher, _ask()) for _ in range(2)]
     assert _types(engine, answers) == ["Merge", "MC", "Merge"]
 
 
 def test_a_type_that_a_pilot_cannot_run_gives_way(engine: Engine, now: datetime) -> None:
     _put(engine, now, MC_4=2, Merge=2)
-    matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
-    small = _serve(matcher, _ask(NumberOfProcessors=2))
-    large = _serve(matcher, _ask(NumberOfProcessors=4))
+    matcher = queued_jobs.matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
+    small = queued_jobs.serve(matcher, _ask(NumberOfProcessors=2))
+    large = queued_jobs.serve(matcher, _ask(NumberOfProcessors=4))
     assert _types(engine, [small, large]) == ["Merge", "MC"]
 
 
 def test_several_jobs_of_one_request_come_tier_by_tier_while_they_fit(engine: Engine, now: datetime) -> None:
     _put(engine, now, MC_4=3, WG_2=2, Merge=4)
-    matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
-    answer = _serve(matcher, _ask(NumberOfProcessors=11, count=20))
+    matcher = queued_jobs.matcher(engine, now, _config(f"JobPriorities: {_TIERS}"))
+    answer = queued_jobs.serve(matcher, _ask(NumberOfProcessors=11, count=20))
     assert _types(engine, [answer]) == ["MC", "MC", "WG", "Merge"]
 
 
@@ -126,19 +114,18 @@ def test_a_type_at_its_limit_gives_way_and_comes_first_again_afterwards(
 ) -> None:
     _put(engine, now, MC=9, Merge=9)
     limits = f"RunningLimit: {{A.B.ch: {{JobType: {{MC: {limit}}}}}}}"
-    matcher = _matcher(engine, now, _config(f"JobPriorities: {_TIERS}, {limits}"))
-    answers = [_serve(matcher, _ask(NumberOfProcessors=1)) for _ in range(4)]
+    matcher = queued_jobs.matcher(engine, now, _config(f"JobPriorities: {_TIERS}, {limits}"))
+    answers = [queued_jobs.serve(matcher, _ask(NumberOfProcessors=1)) for _ in range(4)]
     assert _types(engine, answers) == ["MC", "MC", "Merge", "Merge"]
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, answers[0].claimed[0].lease, reason="", max_rescheduling=3, now=now)
-    assert _types(engine, [_serve(matcher, _ask(NumberOfProcessors=1))]) == ["MC"]
+    queued_jobs.release(engine, now, answers[0].claimed[0].lease)
+    assert _types(engine, [queued_jobs.serve(matcher, _ask(NumberOfProcessors=1))]) == ["MC"]
 
 
 def test_in_the_event_loop_a_type_at_its_limit_gives_way(postgresql: Engine, now: datetime) -> None:
     _put(postgresql, now, MC=40, Merge=40)
     limits = "RunningLimit: {A.B.ch: {JobType: {MC: {count: 30, cores: 7}}}}"
     config = _config(f"JobPriorities: {_TIERS}, {limits}")
-    with claiming(postgresql, _matcher(postgresql, now, config)) as process:
+    with claiming(postgresql, queued_jobs.matcher(postgresql, now, config)) as process:
 
         async def work() -> list[MatchResult]:
             answers = [await process.ask(_ask())]
@@ -151,8 +138,8 @@ def test_in_the_event_loop_a_type_at_its_limit_gives_way(postgresql: Engine, now
 def test_each_vo_has_its_own_tiers_and_its_turns_as_without_them(engine: Engine, now: datetime) -> None:
     for vo in ("lhcb", "cms"):
         _put(engine, now, vo, Merge=20, MC=20)
-    matcher = _matcher(engine, now, _config("JobPriorities: [MC, Merge]"))
-    answers = [_serve(matcher, _ask("lhcb", "cms")) for _ in range(40)]
+    matcher = queued_jobs.matcher(engine, now, _config("JobPriorities: [MC, Merge]"))
+    answers = [queued_jobs.serve(matcher, _ask("lhcb", "cms")) for _ in range(40)]
     vos = [job.vo for each in answers for job in each.claimed]
     of_lhcb = [name for name, vo in zip(_types(engine, answers), vos, strict=True) if vo == "lhcb"]
     of_cms = [name for name, vo in zip(_types(engine, answers), vos, strict=True) if vo == "cms"]

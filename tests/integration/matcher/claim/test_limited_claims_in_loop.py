@@ -5,9 +5,10 @@ import contextlib
 import random
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, text
+from sqlalchemy import Engine, insert, select, text
 
 from cs_config.options.place_limits import ATTRIBUTES
 from cs_config.tree.configuration import Configuration
@@ -21,7 +22,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, match_requests, scope_returns
 from taskqueue.sites import scopes
 from taskqueue.task_queues import wait_causes
-from tests.support import scope_counters
+from tests.support import databases, scope_counters
 from tests.support.claimers import ClaimingProcess, claiming, run
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT, at, request
@@ -48,12 +49,8 @@ def _process(
 
 
 def _put(engine: Engine, now: datetime, count: int, *, job_type: str = "MC", vo: str = "lhcb") -> list[int]:
-    with database.writing(engine) as conn:
-        asked = replace(queued_jobs.EVERYWHERE, vo=vo, job_types=frozenset({job_type}))
-        ids = queued_jobs.put(conn, now, count, asked=asked)
-        for job_id in ids:
-            stored_rows.force(conn, job_id, job_type=job_type)
-    return ids
+    asked = replace(queued_jobs.EVERYWHERE, vo=vo, job_types=frozenset({job_type}))
+    return queued_jobs.put(engine, now, count, asked=asked, job_type=job_type)
 
 
 def _ask(number: int = 0, where: object = LONG, *, vo: str = "lhcb") -> MatchRequest:
@@ -62,10 +59,7 @@ def _ask(number: int = 0, where: object = LONG, *, vo: str = "lhcb") -> MatchReq
 
 
 def _running(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(
-            select(func.count()).select_from(attempts).where(attempts.c.closed_at.is_(None))
-        ).scalar_one()
+    return len(databases.scalars(engine, select(attempts.c.job_id).where(attempts.c.closed_at.is_(None))))
 
 
 def _counted(engine: Engine) -> dict[str, int]:
@@ -75,9 +69,8 @@ def _counted(engine: Engine) -> dict[str, int]:
 
 
 def _finish(engine: Engine, now: datetime, lease: str) -> None:
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, lease, lease_time=queued_jobs.HOLDER.lease_time, now=now)
-        pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=now)
+    pilot_reports.start(engine, lease, lease_time=queued_jobs.HOLDER.lease_time, now=now)
+    pilot_reports.finish(engine, lease, PayloadResult(status="Done"), now=now)
 
 
 def test_requests_at_limited_places_are_answered_in_the_loop_up_to_the_limit(
@@ -144,10 +137,9 @@ def _put_two(engine: Engine, now: datetime, config: Configuration) -> None:
         queued_jobs.pool(conn, now, POOL, LONG, config=config, vo="cms")
         for vo, owner, job_type, pool in (("lhcb", "ann", "MC", None), ("cms", "bob", "Merge", POOL)):
             asked = RequirementClass(vo=vo, cpu_time=3600, job_types=frozenset({job_type}), submit_pool=pool)
-            of_all = {"asked": asked, "owner": owner, "group": f"{vo}_mc"}
-            for job_id in queued_jobs.put(conn, now, 40, **of_all):  # type: ignore[arg-type]
-                name = job_type.lower()
-                stored_rows.force(conn, job_id, job_type=job_type, job_group=name, job_name=name)
+            names = dict.fromkeys(["job_group", "job_name"], job_type.lower())
+            of_all: dict[str, Any] = {"owner": owner, "group": f"{vo}_mc", "job_type": job_type, **names}
+            queued_jobs.put(conn, now, 40, asked=asked, **of_all)
 
 
 @pytest.mark.parametrize("attribute", ATTRIBUTES)
@@ -170,11 +162,6 @@ def test_where_a_limit_is_reached_another_task_queue_is_served(
     # That none of 30 draws the first task queue has a chance of 1 in 2**30.
     assert (process.in_loop == 30) == is_of_task_queue, "else another job of that task queue may have room"
     assert scope_counters.agree(engine)
-
-
-def _count_waiting_statements(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        return int(conn.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")) or 0)
 
 
 @pytest.mark.parametrize(
@@ -200,10 +187,10 @@ def test_statements_side_by_side_lock_no_scope_together(
                     for number in range(20)
                     for where in (LONG, elsewhere)
                 ]
-                while await asyncio.to_thread(_count_waiting_statements, engine) < statements:
+                while await asyncio.to_thread(databases.count_lock_waits, engine) < statements:
                     await asyncio.sleep(0)
                 for _ in range(20):
-                    assert await asyncio.to_thread(_count_waiting_statements, engine) == statements
+                    assert await asyncio.to_thread(databases.count_lock_waits, engine) == statements
                 transaction.rollback()
             return await asyncio.gather(*asked)
 
@@ -224,7 +211,7 @@ def test_a_statement_that_waits_for_a_lock_holds_up_no_other_site(engine: Engine
                 key = {"subject": "pilot1", "request_id": "r", "at": now, "matches": "[]"}
                 rival.execute(insert(match_requests), key)
                 stuck = asyncio.create_task(process.ask(replace(_ask(1), request_id="r")))
-                while not await asyncio.to_thread(_count_waiting_statements, engine):
+                while not await asyncio.to_thread(databases.count_lock_waits, engine):
                     await asyncio.sleep(0)
                 assert len((await process.ask(_ask(2, ELSEWHERE))).matches) == 1
                 assert not stuck.done()
@@ -299,10 +286,9 @@ def test_a_statement_applies_limits_on_each_attribute_of_a_job(
         "SubmitPool": "''",
     }
     for job_id in _put(engine, now, 9):
-        with database.writing(engine) as conn:
-            stored_rows.force(
-                conn, job_id, job_group="some", job_name="One", owner="ann", owner_group="lhcb_user"
-            )
+        stored_rows.force(
+            engine, job_id, job_group="some", job_name="One", owner="ann", owner_group="lhcb_user"
+        )
     config = _config(f"A.B.ch: {{{attribute}: {{{values[attribute]}: 4, other: 0}}}}")
     with _process(engine, now, config) as process:
 
@@ -317,8 +303,7 @@ def test_a_statement_applies_limits_on_each_attribute_of_a_job(
 @pytest.mark.parametrize("spelling", ["KELVIN", "\N{KELVIN SIGN}elvin"], ids=["ascii", "beyond"])
 def test_a_value_beyond_ascii_is_compared_step_by_step(engine: Engine, now: datetime, spelling: str) -> None:
     for job_id in _put(engine, now, 9):
-        with database.writing(engine) as conn:
-            stored_rows.force(conn, job_id, job_group=spelling)
+        stored_rows.force(engine, job_id, job_group=spelling)
     with _process(engine, now, _config("A.B.ch: {JobGroup: {kelvin: 3}}")) as process:
 
         async def work() -> list[bool]:

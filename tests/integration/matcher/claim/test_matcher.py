@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine
 
 from cs_config.errors import QueueNotFound
 from cs_config.tree.address import QueueAddress
@@ -22,14 +22,13 @@ from matcher.request.match_request import MatchCaller, MatchRequest, NotServed
 from requirements.errors import InvalidResource, PilotageError
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
-from taskqueue.jobs import control
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import match_requests
 from taskqueue.task_queues import task_queues
 from taskqueue.task_queues.task_queues import TaskQueue
-from tests.support import concurrency
-from tests.support.factories import pilot_reports, queued_jobs
+from tests.support import concurrency, databases
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, at, request
 
 POOL, OTHER_POOL = "a" * 64, "b" * 64
@@ -41,11 +40,6 @@ BOUND = MatchCaller(subject="bound", vos=frozenset({"lhcb"}), queue=queued_jobs.
 @pytest.fixture
 def matcher(engine: Engine, now: datetime) -> Matcher:
     return queued_jobs.matcher(engine, now)
-
-
-def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count, **about)  # type: ignore[arg-type]
 
 
 def _serve(matcher: Matcher, *batch: MatchRequest) -> list[list[int] | str]:
@@ -74,8 +68,8 @@ def _one(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
 def test_the_lease_of_a_job_lasts_as_its_own_vo_says(engine: Engine, now: datetime, count: int) -> None:
     config = queued_jobs.grid(queued_jobs.GRID + "Operations: {cms: {Leases: {Time: 60}}}\n")
     matcher = queued_jobs.matcher(engine, now, config)
-    _put(engine, now, asked=replace(queued_jobs.EVERYWHERE, vo="cms"), group="cms_user")
-    _put(engine, now)
+    queued_jobs.put(engine, now, asked=replace(queued_jobs.EVERYWHERE, vo="cms"), group="cms_user")
+    queued_jobs.put(engine, now)
     both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
     asked = [request(caller=both, count=count, request_id=str(number)) for number in range(3 - count)]
     given = [match for each in matcher.serve(asked) for match in each.claimed]  # type: ignore[union-attr]
@@ -96,17 +90,17 @@ def test_a_job_that_comes_after_nothing_was_there_is_found(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     assert _serve(matcher, request()) == ["no_task_queue"]
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     assert _serve(matcher, request()) == [[job_id]]
     assert _serve(matcher, request()) == ["no_task_queue"]
-    [again] = _put(engine, now)
+    [again] = queued_jobs.put(engine, now)
     assert _serve(matcher, request()) == [[again]]
 
 
 def test_several_jobs_are_given_if_several_are_wanted(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    ids = _put(engine, now, 2) + _put(engine, now, 2, owner="bob")
+    ids = queued_jobs.put(engine, now, 2) + queued_jobs.put(engine, now, 2, owner="bob")
     [look] = [_one(matcher, request(count=10))]
     assert sorted(match.job_id for match in look.claimed) == ids
 
@@ -169,7 +163,7 @@ def test_task_queues_found_empty_before_another_gave_a_job_are_excluded(
 def test_nothing_is_answered_by_a_reading_that_begins_after_the_claim(
     engine: Engine, now: datetime, matcher: Matcher, fresh: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [gone] = _put(engine, now)
+    [gone] = queued_jobs.put(engine, now)
     matcher.refresh()
     monkeypatch.setattr(matching, "_FRESH", fresh)
     claim, late = StepwiseClaimer.claim, list[int]()
@@ -208,30 +202,28 @@ def test_a_task_queue_that_only_seemed_empty_is_tried_again(
         [first] = queued_jobs.put(conn, now)
         task_queues.dequeue(conn, [first])
     matcher.settle([_one(matcher, request())])
-    with database.writing(engine) as conn:  # it is called occupied still: nobody is told of the new job
-        [second] = queued_jobs.put(conn, now)
+    # It is called occupied still: nobody is told of the new job.
+    [second] = queued_jobs.put(engine, now)
     assert _serve(matcher, request()) == [[second]]
 
 
 def test_idle_pilots_write_nothing(engine: Engine, now: datetime, matcher: Matcher) -> None:
     assert _serve(matcher, request(request_id="r1"), request(request_id="r2")) == ["no_task_queue"] * 2
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(func.count()).select_from(match_requests)) == 0
+    assert databases.count(engine, match_requests) == 0
 
 
 def test_requests_that_find_empty_task_queues_leave_no_row(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     with database.writing(engine) as conn:
         task_queues.dequeue(conn, [job_id])
     assert _serve(matcher, request(request_id="r1")) == ["no_task_queue"]
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(func.count()).select_from(match_requests)) == 0
+    assert databases.count(engine, match_requests) == 0
 
 
 def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    _put(engine, now, 3)
+    queued_jobs.put(engine, now, 3)
     with database.writing(engine) as conn:
         pilots.bind_queues(
             conn, [FirstRequest(stamp="stamp", vo="lhcb", queue=queued_jobs.LONG, processors=2)], now=now
@@ -247,7 +239,7 @@ def test_a_pilot_is_credited_with_its_jobs(engine: Engine, now: datetime, matche
 def test_the_same_request_gets_the_same_jobs_within_the_lease(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now, 3)
+    queued_jobs.put(engine, now, 3)
     first = _one(matcher, request(request_id="r", count=2)).claimed
     again = _one(matcher, request(request_id="r", count=2)).claimed
     elsewhere = _one(queued_jobs.matcher(engine, now), request(request_id="r", count=2)).claimed
@@ -255,25 +247,23 @@ def test_the_same_request_gets_the_same_jobs_within_the_lease(
 
 
 def test_the_same_request_twice_in_one_batch_is_one(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     one, two = matcher.serve([request(request_id="r"), request(request_id="r")])
     assert one == two
-    with database.reading(engine) as conn:
-        assert len(queued_jobs.left(conn)) == 1
+    assert len(submitted_jobs.waiting(engine)) == 1
 
 
 def test_a_request_id_belongs_to_its_subject(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    ids = _put(engine, now, 2)
+    ids = queued_jobs.put(engine, now, 2)
     other = MatchCaller(subject="another pilot", vos=frozenset({"lhcb"}))
     answers = _serve(matcher, request(request_id="r"), request(request_id="r", caller=other))
     assert sorted(answers) == [[each] for each in ids]
 
 
 def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     [match] = _one(matcher, request(request_id="r")).claimed
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, match.lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, match.lease)
     [again] = _one(matcher, request(request_id="r")).claimed
     assert (again.job_id, again.epoch) == (job_id, 2)
     assert again.lease != match.lease
@@ -283,26 +273,24 @@ def test_a_request_whose_jobs_went_back_gets_others(engine: Engine, now: datetim
 def test_the_same_request_at_two_matchers_at_once_claims_once(
     engine: Engine, now: datetime, *, went_back: bool
 ) -> None:
-    _put(engine, now, 8)
+    queued_jobs.put(engine, now, 8)
     matchers = [queued_jobs.matcher(engine, now) for _ in range(4)]
     if went_back:
         [first] = _one(matchers[0], request(request_id="r")).claimed
-        with database.writing(engine) as conn:
-            pilot_reports.release(conn, first.lease, reason="", max_rescheduling=3, now=now)
+        queued_jobs.release(engine, now, first.lease)
 
     def ask(number: int) -> tuple[int, ...]:
         return tuple(match.job_id for match in _one(matchers[number], request(request_id="r")).claimed)
 
     assert len(set(concurrency.at_once(4, ask))) == 1
-    with database.reading(engine) as conn:
-        assert len(queued_jobs.left(conn)) == 7
+    assert len(submitted_jobs.waiting(engine)) == 7
 
 
 # A wrong request disturbs no other.
 
 
 def test_a_wrong_request_in_a_batch_fails_alone(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     unknown = request(Site="A.B.ch", GridCE="ce1", Queue="lnog")
     assert _serve(matcher, unknown, request(**at(queued_jobs.LONG)), request(Queue="long")) == [
         "QueueNotFound",
@@ -324,9 +312,8 @@ def test_what_the_pilot_stated_wrongly_is_told_with_a_suggestion(matcher: Matche
 @pytest.fixture
 def pooled(engine: Engine, now: datetime) -> int:
     """A job of a pool that only the queues of CE ce1 at A.B.ch are eligible for."""
-    with database.writing(engine) as conn:
-        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=queued_jobs.grid())
-        return queued_jobs.put(conn, now, asked=POOLED)[0]
+    queued_jobs.pool(engine, now, POOL, queued_jobs.LONG, config=queued_jobs.grid())
+    return queued_jobs.put(engine, now, asked=POOLED)[0]
 
 
 def test_the_pools_of_the_stated_queue_count_and_the_pilot_need_not_know_them(
@@ -344,8 +331,7 @@ def test_a_stale_list_neither_gives_nor_hides_a_job(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int
 ) -> None:
     assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(queued_jobs.ELSEWHERE))) == ["no_task_queue"]
-    with database.writing(engine) as conn:
-        queued_jobs.remap(conn, now, POOL, queued_jobs.ELSEWHERE, config=queued_jobs.grid())
+    queued_jobs.remap(engine, now, POOL, queued_jobs.ELSEWHERE, config=queued_jobs.grid())
     assert _serve(matcher, request(SubmitPool=POOL, **at(queued_jobs.LONG))) == ["no_task_queue"]
     assert _serve(matcher, request(SubmitPool=OTHER_POOL, **at(queued_jobs.ELSEWHERE))) == [[pooled]]
 
@@ -355,8 +341,7 @@ def test_a_mapping_that_changed_unseen_wastes_a_try_and_gives_no_wrong_job(
 ) -> None:
     matcher.refresh()
     _one(matcher, request(CPUTime=1, **at(queued_jobs.LONG)))  # remembers the pools of the queue
-    with database.writing(engine) as conn:
-        queued_jobs.remap(conn, now, POOL, config=queued_jobs.grid())
+    queued_jobs.remap(engine, now, POOL, config=queued_jobs.grid())
     monkeypatch.setattr(MatcherCache, "follow", lambda _memory, _conn: 0)
     assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
 
@@ -373,7 +358,7 @@ def test_without_a_queue_the_stated_pools_count_where_the_site_has_an_eligible_q
 
 
 def test_jobs_without_requirements_need_no_pool(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    ids = _put(engine, now, 3)
+    ids = queued_jobs.put(engine, now, 3)
     assert _serve(matcher, request(), request(Site="Un.Known.ch"), request(**at(queued_jobs.LONG))) == [
         [each] for each in ids
     ]
@@ -383,7 +368,7 @@ def test_the_site_of_a_known_queue_is_the_configurations(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
     asked = replace(queued_jobs.EVERYWHERE, sites=frozenset({"C.D.ch"}), grid_ces=frozenset({"ce"}))
-    [job_id] = _put(engine, now, asked=asked)
+    [job_id] = queued_jobs.put(engine, now, asked=asked)
     assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
     assert _serve(matcher, request(**at(queued_jobs.ELSEWHERE))) == [[job_id]]
 
@@ -391,7 +376,7 @@ def test_the_site_of_a_known_queue_is_the_configurations(
 def test_a_token_that_is_bound_to_a_queue_speaks_for_no_other(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     with pytest.raises(NotServed, match=r"A\.B\.ch/ce1/long"):
         _one(matcher, request(caller=BOUND, **at(queued_jobs.SHORT)))
     assert _serve(matcher, request(caller=BOUND)) == [[job_id]], "its own need not be stated"
@@ -412,7 +397,7 @@ def test_a_bound_queue_that_is_gone_from_the_configuration_is_unknown(matcher: M
 def test_a_queue_that_is_shut_or_not_for_the_vo_gets_nothing(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now)
     shut = QueueAddress(site="A.B.ch", ce="ce1", queue="shut")
     others = QueueAddress(site="A.B.ch", ce="ce2", queue="long")
     assert _serve(matcher, request(**at(shut)), request(**at(others))) == ["not_usable", "not_usable"]
@@ -422,7 +407,7 @@ def test_a_queue_that_is_shut_or_not_for_the_vo_gets_nothing(
 
 
 def test_jobs_of_other_vos_are_never_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [job_id] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
+    [job_id] = queued_jobs.put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
     assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
     assert _serve(matcher, request(caller=CMS, **at(queued_jobs.LONG))) == [[job_id]]
 
@@ -433,23 +418,22 @@ def test_a_vo_that_the_token_does_not_stand_for_is_refused(matcher: Matcher) -> 
 
 
 def test_of_several_vos_the_stated_one_is_served(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    _put(engine, now)
-    [of_cms] = _put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
+    queued_jobs.put(engine, now)
+    [of_cms] = queued_jobs.put(engine, now, asked=RequirementClass(vo="cms", cpu_time=1))
     both = MatchCaller(subject="gateway", vos=frozenset({"cms", "lhcb"}))
     assert _serve(matcher, request(caller=both, VO="CMS", **at(queued_jobs.LONG))) == [[of_cms]]
 
 
 def test_a_pool_of_another_vo_does_not_count(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.pool(conn, now, POOL, queued_jobs.LONG, config=queued_jobs.grid(), vo="cms")
-        queued_jobs.put(conn, now, asked=POOLED)  # cannot be: a pool belongs to one VO
+    queued_jobs.pool(engine, now, POOL, queued_jobs.LONG, config=queued_jobs.grid(), vo="cms")
+    queued_jobs.put(engine, now, asked=POOLED)  # cannot be: a pool belongs to one VO
     assert _serve(matcher, request(Site="A.B.ch", SubmitPool=POOL)) == ["no_task_queue"]
     assert _serve(matcher, request(**at(queued_jobs.LONG))) == ["no_task_queue"]
 
 
 def test_owner_groups_and_owners_limit_what_is_given(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [of_alice] = _put(engine, now)
-    [of_bob] = _put(engine, now, owner="bob", group="lhcb_prod")
+    [of_alice] = queued_jobs.put(engine, now)
+    [of_bob] = queued_jobs.put(engine, now, owner="bob", group="lhcb_prod")
     assert _serve(matcher, request(OwnerGroup="lhcb_none")) == ["no_task_queue"]
     assert _serve(matcher, request(Owner="carol", OwnerGroup="lhcb_user")) == ["no_task_queue"]
     assert _serve(matcher, request(Owner="carol", OwnerGroup="lhcb_prod")) == [[of_bob]], "they share"
@@ -474,8 +458,8 @@ def test_the_pools_of_queues_are_those_they_are_eligible_for(
 def test_a_director_learns_what_waits_for_a_queue(
     engine: Engine, now: datetime, matcher: Matcher, pooled: int
 ) -> None:
-    ids = _put(engine, now, 150)
-    _put(engine, now, asked=replace(queued_jobs.EVERYWHERE, cpu_time=10**8))
+    ids = queued_jobs.put(engine, now, 150)
+    queued_jobs.put(engine, now, asked=replace(queued_jobs.EVERYWHERE, cpu_time=10**8))
     here = request(**at(queued_jobs.LONG))
     found = demand.get_matching_task_queues(matcher, here.presented, here.caller)
     by_pool = {each.task_queue.requirement_class.submit_pool: each for each in found}
@@ -487,9 +471,8 @@ def test_a_director_learns_what_waits_for_a_queue(
 
 
 def test_emptied_task_queues_are_not_listed(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    [job_id] = _put(engine, now)
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [job_id], source="alice", now=now)
+    [job_id] = queued_jobs.put(engine, now)
+    stored_rows.kill(engine, now, job_id)
     asked = request()
     assert demand.get_matching_task_queues(matcher, asked.presented, asked.caller) == []
 
@@ -498,7 +481,7 @@ def test_a_change_that_could_not_be_looked_at_comes_again(
     engine: Engine, now: datetime, matcher: Matcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     matcher.refresh()
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
 
     def away(*_: object) -> list[task_queues.TaskQueue]:
         raise ConnectionError("in the middle of reading what changed")

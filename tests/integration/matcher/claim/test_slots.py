@@ -73,8 +73,7 @@ class Claims:
         return [each for each in served if isinstance(each, ClaimResult)]
 
     def end_all(self) -> None:
-        with database.writing(self.engine) as conn:
-            conn.execute(update(attempts).values(closed_at=self.now, closed_as="finished"))
+        databases.execute(self.engine, update(attempts).values(closed_at=self.now, closed_as="finished"))
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -241,8 +240,7 @@ def test_earlier_jobs_of_a_pilot_are_not_read_again_for_each_claim(postgresql: E
     claims = Claims(postgresql, now)
     claims.begin("s", processors=2)
     [served] = claims.serve(of_pilot())
-    with database.writing(postgresql) as conn:
-        conn.execute(text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
+    databases.execute(postgresql, text(_EARLIER), {"job_id": served.claimed[0].job_id, "at": now - 2 * HOUR})
     with database.writing(postgresql) as conn:
         conn.execute(text("ANALYZE attempts"))
         rooms = slots.ROOMS.compile(conn)
@@ -278,8 +276,7 @@ def test_a_refusal_does_not_read_all_that_a_pilot_holds(postgresql: Engine, now:
     claim = BatchClaim(
         task_queue_id=1, place=place, holder=holder, lease="x", allotment=Allotment(processors=1)
     )
-    with database.writing(postgresql) as conn:
-        conn.execute(text("ANALYZE attempts"))
+    databases.execute(postgresql, text("ANALYZE attempts"))
     with contextlib.closing(AutocommitRunner(postgresql)) as server:
         assert claim_together(server, [claim], now=now) == [BatchClaimResult(refused=SlotRefusal.FULL)]
         statement, values = batched_claim.build_statement([claim], now=now)

@@ -9,7 +9,8 @@ from matcher.explain import stuck_classes
 from matcher.explain.stuck_classes import StuckWork
 from optimizers.chain import batch
 from taskqueue.db import database
-from taskqueue.jobs import control, unmatchable
+from taskqueue.jobs import unmatchable
+from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import grid, submit
 
 
@@ -41,13 +42,11 @@ def test_jobs_that_no_queue_fits_are_counted_with_the_reason(engine: Engine, now
     counted = _find(engine, most=2)
     assert counted is not None
     assert counted.jobs == 2
-    with database.writing(engine) as conn:
-        control.kill_jobs(conn, [third], source="test", now=now)
+    stored_rows.kill(engine, now, third)
     left = _find(engine)
     assert left is not None
     assert (left.classes, left.jobs) == (1, 2)
-    with database.writing(engine) as conn:
-        control.kill_jobs(conn, [first, second], source="test", now=now)
+    stored_rows.kill(engine, now, first, second)
     assert _find(engine) is None
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, event, select, update
+from sqlalchemy import Connection, Engine, select, update
 
 from matcher.forecast import end_forecast
 from matcher.forecast.end_forecast import EndForecast
@@ -19,6 +20,7 @@ from taskqueue.past_forecasts import NewForecast, StartInterval
 from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import start_forecasts, task_queues
+from tests.support import databases
 from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import EVERYWHERE, LONG
 
@@ -34,13 +36,10 @@ def forecast(engine: Engine, now: datetime) -> EndForecast:
 
 
 def put(
-    conn: Connection, now: datetime, count: int, asked: RequirementClass = EVERYWHERE, **values: object
+    conn: Connection, now: datetime, count: int, asked: RequirementClass = EVERYWHERE, **values: Any
 ) -> list[int]:
     """Jobs of the group."""
-    ids = queued_jobs.put(conn, now, count, asked=asked)
-    for job_id in ids:
-        stored_rows.force(conn, job_id, job_group="scan", **values)
-    return ids
+    return queued_jobs.put(conn, now, count, asked=asked, job_group="scan", **values)
 
 
 def put_ended(conn: Connection, now: datetime, minutes: Iterable[int]) -> None:
@@ -204,8 +203,7 @@ def test_stalled_jobs_do_not_count_as_running_ones(engine: Engine, now: datetime
 def test_its_cost_does_not_grow_with_the_jobs(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    statements = databases.record_statements(engine)
     numbers = []
     with database.writing(engine) as conn:
         put(conn, now, 2)

@@ -3,12 +3,13 @@
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 
 from cs_config.tree.configuration import Configuration
 from matcher.index import place_pools
 from matcher.index.place_pools import MappingVersions, PlaceCache, PlacePools
 from taskqueue.db import database
+from tests.support import databases
 from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG, SHORT
 
@@ -37,12 +38,10 @@ def test_places_with_the_same_pools_share_them_in_memory(engine: Engine, now: da
     def of_both() -> list[PlacePools]:
         return _read(engine, places, config, now)
 
-    with database.writing(engine) as conn:
-        first = queued_jobs.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
+    first = queued_jobs.pool(engine, now, "a" * 64, LONG, SHORT, config=config)
     long, short = of_both()
     assert long.pools is short.pools == {first}
-    with database.writing(engine) as conn:
-        second = queued_jobs.pool(conn, now, "b" * 64, LONG, SHORT, config=config)
+    second = queued_jobs.pool(engine, now, "b" * 64, LONG, SHORT, config=config)
     places.forget(VOS)
     long, short = of_both()
     assert long.pools is short.pools == {first, second}
@@ -62,11 +61,8 @@ def test_cached_places_have_so_many_ids_of_pools_and_no_more(
 
 
 def test_the_version_of_the_mapping_is_read_once_for_all_places(engine: Engine, now: datetime) -> None:
-    config, statements = queued_jobs.grid(), list[str]()
-    with database.writing(engine) as conn:
-        queued_jobs.pool(conn, now, "a" * 64, LONG, SHORT, config=config)
-    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
-
+    config = queued_jobs.grid()
+    queued_jobs.pool(engine, now, "a" * 64, LONG, SHORT, config=config)
+    statements = databases.record_statements(engine)
     _read(engine, PlaceCache(), config, now)
-
     assert len([each for each in statements if "config_version" in each]) == 1

@@ -45,15 +45,14 @@ def queue(name: str) -> QueueAddress:
 
 
 def put(engine: Engine, now: datetime, count: int = 1, owner: str = "alice", **body: object) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count, owner=owner, body={"Executable": "x", **body})
+    return queued_jobs.put(engine, now, count, owner=owner, body={"Executable": "x", **body})
 
 
 def ask(engine: Engine, now: datetime, name: str, count: int = 1, **said: object) -> ClaimResult:
     matcher = queued_jobs.matcher(engine, now, CONFIG)
-    [look] = matcher.serve([queued_jobs.request(count=count, **{**queued_jobs.at(queue(name)), **said})])
-    assert isinstance(look, ClaimResult), look
-    return look
+    return queued_jobs.serve(
+        matcher, queued_jobs.request(count=count, **{**queued_jobs.at(queue(name)), **said})
+    )
 
 
 def given(engine: Engine, now: datetime, name: str, count: int = 1, **said: object) -> list[int]:
@@ -117,8 +116,7 @@ def test_what_fills_the_placeholders_of_a_job_counts(engine: Engine, now: dateti
             jobs += queued_jobs.put(conn, now, body=body, parameters=filled)
     tree = TREE.replace("other.Number == 7", 'other.Arguments == "7"')
     matcher = queued_jobs.matcher(engine, now, queued_jobs.grid(tree))
-    [look] = matcher.serve([queued_jobs.request(count=5, **queued_jobs.at(queue("mine")))])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, queued_jobs.request(count=5, **queued_jobs.at(queue("mine"))))
     assert [each.job_id for each in look.claimed] == [jobs[1]]
 
 
@@ -143,8 +141,7 @@ def test_who_states_a_site_only_gets_what_every_queue_there_admits(engine: Engin
     job = put(engine, now, CPUTime=500)
     assert given(engine, now, "open", Queue=None, GridCE=None) == []
     matcher = queued_jobs.matcher(engine, now, CONFIG)
-    [look] = matcher.serve([queued_jobs.request(Site="B.x")])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, queued_jobs.request(Site="B.x"))
     assert [each.job_id for each in look.claimed] == job
 
 

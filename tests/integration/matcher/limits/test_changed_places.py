@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
-from random import Random
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, select
 
 from agents import scope_counters
 from agents.scope_counters import ScopeCountersState
@@ -17,11 +16,10 @@ from matcher.claim.matcher import Matcher
 from matcher.request.match_request import MatchCaller
 from requirements.errors import InvalidResource, PilotageError
 from taskqueue.db import database
-from taskqueue.jobs import control
 from taskqueue.schema.tables import attempts, scope_returns
 from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
+from tests.support import databases
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
 
@@ -36,17 +34,11 @@ AT_SITE = {"Site": "A.B.ch"}
 
 
 def _matcher(engine: Engine, now: datetime, tree: str, version: int = 1) -> Matcher:
-    config = queued_jobs.grid(tree, version)
-    return Matcher(engine, lambda: config, lambda: now, Random(1))
+    return queued_jobs.matcher(engine, now, queued_jobs.grid(tree, version))
 
 
 def _respell(tree: str) -> str:
     return tree.replace("A.B.ch", RESPELLED.site).replace("ce1", RESPELLED.ce)
-
-
-def _put(engine: Engine, now: datetime, count: int = 9) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now, count)
 
 
 def _request(matcher: Matcher, where: Mapping[str, object], count: int = 9) -> ClaimResult | PilotageError:
@@ -71,7 +63,7 @@ def _advertise(engine: Engine, now: datetime, submitting: int, site: str = "A.B.
 
 
 def test_a_limit_counts_what_runs_at_the_other_spelling(engine: Engine, now: datetime) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     old = _matcher(engine, now, queued_jobs.GRID + LIMIT)
     assert len(_claim(old, count=1).claimed) == 1
     new = _matcher(engine, now, _respell(queued_jobs.GRID + LIMIT), version=2)
@@ -82,7 +74,7 @@ def test_a_limit_counts_what_runs_at_the_other_spelling(engine: Engine, now: dat
 
 
 def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine, now: datetime) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     old = _matcher(engine, now, queued_jobs.GRID)
     assert len(_claim(old, count=1).claimed) == 1
     new = _matcher(engine, now, _respell(queued_jobs.GRID + LIMIT), version=2)
@@ -93,9 +85,8 @@ def test_a_new_limit_holds_for_a_process_with_the_other_spelling(engine: Engine,
 
 
 def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -> None:
-    _put(engine, now)
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="down", author="ops", at=now, until=None))
+    queued_jobs.put(engine, now, 9)
+    stored_rows.ban(engine, now)
     for tree, queue in ((queued_jobs.GRID, LONG), (_respell(queued_jobs.GRID), RESPELLED)):
         for count in (1, 9):
             assert _claim(_matcher(engine, now, tree), queue, count).refused == "banned"
@@ -107,7 +98,7 @@ def test_a_ban_stays_when_the_site_is_respelled(engine: Engine, now: datetime) -
 def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)
     old = _matcher(engine, now, tree)
     old.refresh()
@@ -123,7 +114,7 @@ def test_reservations_and_advertisements_stay_when_the_site_is_respelled(
 def test_a_pilot_without_site_is_refused_where_a_limit_may_concern_it(
     engine: Engine, now: datetime, where: dict[str, object]
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     assert isinstance(_request(_matcher(engine, now, queued_jobs.GRID), where, 1), ClaimResult)
     refused = _request(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2), where, 1)
     assert isinstance(refused, InvalidResource)
@@ -135,11 +126,10 @@ def test_a_pilot_without_site_is_refused_where_a_limit_may_concern_it(
 
 
 def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, now: datetime) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     matcher = _matcher(engine, now, queued_jobs.GRID)
     assert isinstance(_request(matcher, {}, 1), ClaimResult)
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="C.D.ch", reason="down", author="ops", at=now, until=None))
+    stored_rows.ban(engine, now, "C.D.ch")
     matcher.refresh()
     assert isinstance(_request(matcher, {}, 1), InvalidResource)
     assert len(_claim(matcher, count=1).claimed) == 1
@@ -150,11 +140,10 @@ def test_a_pilot_without_site_is_refused_while_a_site_is_banned(engine: Engine, 
 def test_a_process_that_has_not_seen_a_new_limit_gives_nothing_to_a_pilot_that_may_be_inside(
     engine: Engine, now: datetime, where: dict[str, object], count: int
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     old = _matcher(engine, now, queued_jobs.GRID)
     _matcher(engine, now, queued_jobs.GRID + LIMIT_OF_CE, version=2).refresh()
-    [found] = old.serve([queued_jobs.request(**where, count=count)])
-    assert isinstance(found, ClaimResult)
+    found = queued_jobs.serve(old, queued_jobs.request(**where, count=count))
     assert (found.claimed, found.in_other_hands) == ((), True)
     _matcher(engine, now, queued_jobs.GRID + LIMIT_OF_CE.replace("Defaults", "cms"), version=3).refresh()
     assert len(_request(old, where, count).claimed) == count  # type: ignore[union-attr]
@@ -163,18 +152,16 @@ def test_a_process_that_has_not_seen_a_new_limit_gives_nothing_to_a_pilot_that_m
 def test_a_new_throttle_counts_what_is_on_its_way_until_an_advertisement_contains_it(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     free = _matcher(engine, now, queued_jobs.GRID)
     _advertise(engine, now, 0)
     [first, second, third] = _claim(free, count=3).claimed
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, first.lease, lease_time=LEASE, now=now)
+    pilot_reports.start(engine, first.lease, lease_time=LEASE, now=now)
     throttled = _matcher(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE), version=2)
     assert _claim(throttled).refused == "throttled"
     _advertise(engine, now, 0)  # the first has left the submitting ones
     assert _claim(throttled).refused == "throttled"
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, second.lease)
     assert len(_claim(throttled).claimed) == 1, "the third is still on its way"
     assert third.epoch == 1
     assert not _cycle(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)).mended
@@ -183,12 +170,9 @@ def test_a_new_throttle_counts_what_is_on_its_way_until_an_advertisement_contain
 def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_lease_ends(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
-    with database.writing(engine) as conn:
-        assert control.reschedule_jobs(conn, [first.job_id], source="ann", now=now, maximum=1) == [
-            first.job_id
-        ]
+    stored_rows.reschedule(engine, now, first.job_id, maximum=1)
     tree = queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE)
     throttled = _matcher(engine, now, tree, version=2)
     assert _claim(throttled).refused == "throttled"
@@ -203,12 +187,9 @@ def test_a_new_throttle_counts_a_job_that_was_rescheduled_on_its_way_until_its_l
 def test_a_new_limit_does_not_count_a_job_that_was_rescheduled_on_its_way(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     [first, _] = _claim(_matcher(engine, now, queued_jobs.GRID), count=2).claimed
-    with database.writing(engine) as conn:
-        assert control.reschedule_jobs(conn, [first.job_id], source="ann", now=now, maximum=1) == [
-            first.job_id
-        ]
+    stored_rows.reschedule(engine, now, first.job_id, maximum=1)
     assert len(_claim(_matcher(engine, now, queued_jobs.GRID + LIMIT, version=2)).claimed) == 1
     with database.reading(engine) as conn:
         marked = conn.execute(select(attempts.c.job_id).where(attempts.c.counted_by.is_not(None))).scalars()
@@ -218,7 +199,7 @@ def test_a_new_limit_does_not_count_a_job_that_was_rescheduled_on_its_way(
 def test_an_advertisement_of_before_the_clock_was_set_back_is_not_fresh(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     matcher = _matcher(engine, now, queued_jobs.GRID.replace("VO: [lhcb, cms]", THROTTLE))
     for ahead, refused in ((timedelta(days=1), "throttled"), (timedelta(seconds=1), None)):
         _advertise(engine, now + ahead, 0)
@@ -237,15 +218,12 @@ def _cycle(engine: Engine, now: datetime, tree: str) -> scope_counters.ScopeCoun
 def test_ends_of_jobs_at_a_place_without_limits_any_more_are_not_collected(
     engine: Engine, now: datetime
 ) -> None:
-    _put(engine, now)
+    queued_jobs.put(engine, now, 9)
     taken = _claim(_matcher(engine, now, queued_jobs.GRID + LIMIT)).claimed
     _matcher(engine, now, queued_jobs.GRID, version=2).refresh()
-    with database.writing(engine) as conn:
-        for job in taken:
-            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, *(job.lease for job in taken))
     _cycle(engine, now, queued_jobs.GRID)
-    with database.reading(engine) as conn:
-        assert not conn.execute(select(func.count()).select_from(scope_returns)).scalar_one()
+    assert not databases.count(engine, scope_returns)
 
 
 def test_a_limit_of_a_vo_that_equals_the_common_one_counts_its_own_jobs_only(
@@ -255,14 +233,11 @@ def test_a_limit_of_a_vo_that_equals_the_common_one_counts_its_own_jobs_only(
     config = f"Operations: {{Defaults: {{{limit}}}, lhcb: {{{limit}}}}}\n"
     asked = replace(queued_jobs.EVERYWHERE, job_types=frozenset({"MC"}))
     with database.writing(engine) as conn:
-        ids = queued_jobs.put(conn, now, 3, asked=replace(asked, vo="cms"))
-        ids += queued_jobs.put(conn, now, 3, asked=asked)
-        for job_id in ids:
-            stored_rows.force(conn, job_id, job_type="MC")
+        for vo in ("cms", "lhcb"):
+            queued_jobs.put(conn, now, 3, asked=replace(asked, vo=vo), job_type="MC")
     matcher = _matcher(engine, now, queued_jobs.GRID + config)
     of_cms = MatchCaller(subject="pilot", vos=frozenset({"cms"}))
-    [found] = matcher.serve([queued_jobs.request(caller=of_cms, **queued_jobs.at(LONG), count=9)])
-    assert isinstance(found, ClaimResult)
+    found = queued_jobs.serve(matcher, queued_jobs.request(caller=of_cms, **queued_jobs.at(LONG), count=9))
     assert len(found.claimed) == 2
     assert len(_claim(matcher).claimed) == 2
     assert _claim(matcher).refused == "limits"

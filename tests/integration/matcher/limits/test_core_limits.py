@@ -24,9 +24,9 @@ from taskqueue.pilots import pilots
 from taskqueue.pilots.pilots import FirstRequest
 from taskqueue.schema.tables import attempts, scope_rules
 from taskqueue.sites import scope_rules as rules
-from tests.support import earlier_release, scope_counters
+from tests.support import databases, earlier_release, scope_counters
 from tests.support.claimers import claiming, run
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG
 
 ROOT = Path(__file__).parents[4]
@@ -38,8 +38,7 @@ def _config(limits: str, version: int = 1) -> Configuration:
 
 
 def _matcher(engine: Engine, now: datetime, limits: str) -> Matcher:
-    config = _config(limits)
-    return Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    return queued_jobs.matcher(engine, now, _config(limits))
 
 
 def _put(
@@ -51,23 +50,16 @@ def _put(
     group: str = "",
     whole_node: bool = False,
 ) -> list[int]:
-    with database.writing(engine) as conn:
-        asked = replace(
-            queued_jobs.EVERYWHERE, processors_min=cores[0], processors_max=cores[1], whole_node=whole_node
-        )
-        ids = queued_jobs.put(conn, now, count, asked=asked)
-        for job_id in ids:
-            stored_rows.force(conn, job_id, job_type="MC", job_group=group)
-    return ids
+    asked = replace(
+        queued_jobs.EVERYWHERE, processors_min=cores[0], processors_max=cores[1], whole_node=whole_node
+    )
+    return queued_jobs.put(engine, now, count, asked=asked, job_type="MC", job_group=group)
 
 
 def _ask(matcher: Matcher, count: int = 1, cores: int | None = 8, **said: object) -> ClaimResult:
     stated = {**said} if cores is None else {**said, "NumberOfProcessors": cores}
     asked = queued_jobs.request(**{**queued_jobs.at(LONG), "count": count, **stated})  # type: ignore[arg-type]
-    [look] = matcher.serve([asked])
-    assert isinstance(look, ClaimResult)
-    matcher.settle([look])
-    return look
+    return queued_jobs.serve(matcher, asked)
 
 
 def _ask_as_pilot(
@@ -76,10 +68,7 @@ def _ask_as_pilot(
     stated = {} if cores is None else {"NumberOfProcessors": cores}
     caller = MatchCaller(subject=f"pilot:{stamp}", vos=frozenset({"lhcb"}), stamp=stamp, queue=LONG)
     asked = queued_jobs.request(caller=caller, count=count, **queued_jobs.at(LONG), **stated)  # type: ignore[arg-type]
-    [look] = matcher.serve([asked])
-    assert isinstance(look, ClaimResult)
-    matcher.settle([look])
-    return look
+    return queued_jobs.serve(matcher, asked)
 
 
 def _begin_pilots(engine: Engine, now: datetime, **cores: int) -> None:
@@ -111,8 +100,7 @@ def test_jobs_run_up_to_the_cores_and_smaller_ones_pass(engine: Engine, now: dat
     looks += [_ask(matcher) for _ in range(6)]
     assert _sizes(*looks) == [8, 8, 1, 1, 1, 1]
     assert scope_counters.agree(engine)
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, looks[0].claimed[0].lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, looks[0].claimed[0].lease)
     assert _sizes(*(_ask(matcher) for _ in range(4))) in ([8], [1, 1])
     assert scope_counters.agree(engine)
 
@@ -159,11 +147,11 @@ def test_a_pilot_with_jobs_gets_another_that_the_limit_has_room_for(
     """The next job gets the rest of the slot, which is less than the pilot states."""
     _put(engine, now, 1, (6, 6))
     config = _config("{VO: {lhcb: {cores: 9}}}")
-    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    matcher = queued_jobs.matcher(engine, now, config)
     _begin_pilots(engine, now, s=8)
     assert _sizes(_ask_as_pilot(matcher, cores=8)) == [6]
     _put(engine, now, 1, (1, 8))
-    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))  # no place counts as open
+    matcher = queued_jobs.matcher(engine, now, config)  # no place counts as open
     assert _sizes(_ask_as_pilot(matcher, cores=stated)) == [2]
     assert scope_counters.agree(engine)
 
@@ -180,7 +168,7 @@ def test_the_check_before_a_claim_refuses_for_a_limit_what_the_claim_would(
     refused = given = 0
     for step in range(120):
         config = _config(f"{{VO: {{lhcb: {{cores: {draw.randrange(4, 40)}}}}}}}", version=step + 1)
-        matcher = Matcher(engine, lambda config=config: config, lambda: now, random.Random(step))
+        matcher = queued_jobs.matcher(engine, now, config, step)
         stamp, count = draw.choice(list(sizes)), draw.choice((1, 1, 2, 9))
         cores = draw.choice((None, sizes[stamp], 8))
         look = _ask_as_pilot(matcher, stamp, count, cores)
@@ -194,8 +182,7 @@ def test_the_check_before_a_claim_refuses_for_a_limit_what_the_claim_would(
             assert not again.claimed, (step, stamp, count, cores)
             assert again.refused in ("limits", None)
         elif look.claimed and draw.random() < 0.7:
-            with database.writing(engine) as conn:
-                pilot_reports.release(conn, look.claimed[0].lease, reason="", max_rescheduling=99, now=now)
+            queued_jobs.release(engine, now, look.claimed[0].lease)
     assert refused > 10
     assert given > 10
     assert scope_counters.agree(engine)
@@ -214,7 +201,7 @@ def test_the_loop_gives_no_more_than_the_cores(postgresql: Engine, now: datetime
     for cores in ((1, 1), (2, 4), (3, 3)):
         _put(postgresql, now, 20, cores)
     config = _config("{JobType: {MC: {count: 40, cores: 23}}, CEs: {ce1: {VO: {lhcb: {cores: 21}}}}}")
-    matcher = Matcher(postgresql, lambda: config, lambda: now, random.Random(1))
+    matcher = queued_jobs.matcher(postgresql, now, config)
     with claiming(postgresql, matcher) as process:
 
         async def work() -> list[MatchResult]:
@@ -224,8 +211,7 @@ def test_the_loop_gives_no_more_than_the_cores(postgresql: Engine, now: datetime
 
         answers = run(work, process)
         assert process.in_loop > 0
-    with database.reading(postgresql) as conn:
-        has = conn.execute(select(func.sum(func.coalesce(attempts.c.processors, 1)))).scalar_one()
+    has = databases.scalar(postgresql, select(func.sum(func.coalesce(attempts.c.processors, 1))))
     assert has in (20, 21), "a job of one core is left over only if none waits"
     assert {answer.reason for answer in answers if not answer.matches} == {"limits"}
     assert scope_counters.agree(postgresql)
@@ -237,10 +223,10 @@ def test_nothing_beyond_a_new_limit_is_given_before_its_rules_are_stored_and_cou
     """The first claim with a new configuration goes on where its rules could not all be counted yet."""
     _put(engine, now, 9, (4, 4))
     before = _config("{JobType: {Merge: 1}}")
-    matcher = Matcher(engine, lambda: before, lambda: now, random.Random(1))
+    matcher = queued_jobs.matcher(engine, now, before)
     assert _sizes(_ask(matcher), _ask(matcher)) == [4, 4]
     after = _config("{JobType: {MC: {cores: 12}}, VO: {lhcb: 4}}", version=2)
-    matcher = Matcher(engine, lambda: after, lambda: now, random.Random(1))
+    matcher = queued_jobs.matcher(engine, now, after)
     answers: list[bool] = []
     follow = RuleFollower.follow
 
@@ -264,10 +250,9 @@ def test_a_limit_whose_cores_were_never_counted_gives_nothing_until_they_are(
 ) -> None:
     _put(engine, now, 9, (4, 4))
     assert _ask(_matcher(engine, now, "{JobType: {MC: 5}}")).claimed
-    with database.writing(engine) as conn:  # as the migration leaves it
-        conn.execute(update(scope_rules).values(cores=None))
+    databases.execute(engine, update(scope_rules).values(cores=None))  # as the migration leaves it
     config = _config("{JobType: {MC: {count: 5, cores: 9}}}", version=2)
-    matcher = Matcher(engine, lambda: config, lambda: now, random.Random(1))
+    matcher = queued_jobs.matcher(engine, now, config)
     with monkeypatch.context() as patched:
         patched.setattr(RuleFollower, "_count_new", lambda *_: False)
         assert _ask(matcher).in_other_hands
@@ -288,8 +273,7 @@ def test_a_process_of_the_last_release_gives_nothing_where_a_limit_bounds_cores(
     trees = str(tmp_path / "trees.yaml")
     words = [sys.executable, "-P", str(script), database_url, trees, now.isoformat(), "1", "3"]
     run_program(words, env={"PYTHONPATH": str(program)}, check=True, capture_output=True)
-    with database.reading(engine) as conn:
-        assert conn.execute(select(func.count()).select_from(attempts)).scalar_one() == 0
+    assert databases.count(engine, attempts) == 0
 
 
 def test_the_state_of_a_limit_tells_its_jobs_and_cores(engine: Engine, now: datetime) -> None:
@@ -355,8 +339,7 @@ def test_a_limit_that_is_not_counted_yet_is_named_as_closed(
             return limit.excludes(1), at_queue
 
     assert read() == (False, "")
-    with database.writing(engine) as conn:
-        conn.execute(update(scope_rules).values(unknown))
+    databases.execute(engine, update(scope_rules).values(unknown))
     is_closed, text = read()
     assert is_closed
     assert text.endswith(

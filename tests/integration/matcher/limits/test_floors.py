@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
@@ -21,9 +21,9 @@ from taskqueue.db import database
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import attempts, task_queues
 from taskqueue.sites import scope_rules as rules
-from tests.support import scope_counters
+from tests.support import databases, scope_counters
 from tests.support.claimers import claiming, run
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories import queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
 
 BOTH = frozenset({"cms", "lhcb"})
@@ -44,31 +44,14 @@ def _put(engine: Engine, now: datetime, vo: str, count: int, cores: int = 1) -> 
     return ids
 
 
-def _matcher(engine: Engine, now: datetime, config: Configuration) -> Matcher:
-    return Matcher(engine, lambda: config, lambda: now, Random(1))
-
-
 def _request(vos: Collection[str] = BOTH, count: int = 1, cores: int = 8) -> MatchRequest:
     caller = MatchCaller(subject="pilot", vos=frozenset(vos))
     return queued_jobs.request(caller=caller, count=count, NumberOfProcessors=cores, **queued_jobs.at(LONG))
 
 
-def _serve(matcher: Matcher, asked: MatchRequest) -> ClaimResult:
-    [result] = matcher.serve([asked])
-    assert isinstance(result, ClaimResult)
-    matcher.settle([result])
-    return result
-
-
 def _ask(matcher: Matcher, times: int, vos: Collection[str] = BOTH) -> list[str]:
     """The VOs of the jobs that so many requests get, in order."""
-    return [job.vo for _ in range(times) for job in _serve(matcher, _request(vos)).claimed]
-
-
-def _end(engine: Engine, now: datetime, leases: Sequence[str]) -> None:
-    with database.writing(engine) as conn:
-        for lease in leases:
-            pilot_reports.release(conn, lease, reason="", max_rescheduling=99, now=now)
+    return [job.vo for _ in range(times) for job in queued_jobs.serve(matcher, _request(vos)).claimed]
 
 
 def test_jobs_of_a_vo_below_its_floor_come_first_and_only_until_it_is_reached(
@@ -76,20 +59,20 @@ def test_jobs_of_a_vo_below_its_floor_come_first_and_only_until_it_is_reached(
 ) -> None:
     for vo in BOTH:
         _put(engine, now, vo, 9)
-    matcher = _matcher(engine, now, _config("{cms: 3}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{cms: 3}"))
     assert _ask(matcher, 6) == ["cms"] * 3 + ["lhcb"] * 3
     assert scope_counters.agree(engine)
 
 
 def test_what_a_vo_has_no_work_for_is_lent_and_comes_back_as_jobs_end(engine: Engine, now: datetime) -> None:
     _put(engine, now, "lhcb", 9)
-    matcher = _matcher(engine, now, _config("{CMS: 2}"))
-    lent = [_serve(matcher, _request()) for _ in range(4)]
+    matcher = queued_jobs.matcher(engine, now, _config("{CMS: 2}"))
+    lent = [queued_jobs.serve(matcher, _request()) for _ in range(4)]
     assert [job.vo for each in lent for job in each.claimed] == ["lhcb"] * 4, "nothing is kept free"
     _put(engine, now, "cms", 9)
     matcher.refresh()
     assert _ask(matcher, 1) == ["cms"]
-    _end(engine, now, [each.claimed[0].lease for each in lent])
+    queued_jobs.release(engine, now, *(each.claimed[0].lease for each in lent))
     assert _ask(matcher, 2) == ["cms", "lhcb"]
     assert scope_counters.agree(engine)
 
@@ -97,19 +80,19 @@ def test_what_a_vo_has_no_work_for_is_lent_and_comes_back_as_jobs_end(engine: En
 def test_the_floor_is_kept_as_jobs_of_its_vo_end(engine: Engine, now: datetime) -> None:
     for vo in BOTH:
         _put(engine, now, vo, 9)
-    matcher = _matcher(engine, now, _config("{cms: 1}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{cms: 1}"))
     for _ in range(3):
-        first = _serve(matcher, _request())
+        first = queued_jobs.serve(matcher, _request())
         assert [job.vo for job in first.claimed] == ["cms"]
         assert _ask(matcher, 1) == ["lhcb"]
-        _end(engine, now, [first.claimed[0].lease])
+        queued_jobs.release(engine, now, first.claimed[0].lease)
     assert scope_counters.agree(engine)
 
 
 def test_a_part_is_of_the_cores_of_all_jobs_at_the_site(engine: Engine, now: datetime) -> None:
     for vo in BOTH:
         _put(engine, now, vo, 30, cores=2)
-    given = _ask(_matcher(engine, now, _config("{cms: 25%}")), 20)
+    given = _ask(queued_jobs.matcher(engine, now, _config("{cms: 25%}")), 20)
     for end in range(4, 21):
         assert given[:end].count("cms") in (end // 4, end // 4 + 1), given
     assert scope_counters.agree(engine)
@@ -118,7 +101,7 @@ def test_a_part_is_of_the_cores_of_all_jobs_at_the_site(engine: Engine, now: dat
 def test_floors_of_several_vos_are_filled_together(engine: Engine, now: datetime) -> None:
     for vo in BOTH:
         _put(engine, now, vo, 9)
-    given = _ask(_matcher(engine, now, _config("{cms: 3, lhcb: 3}")), 6)
+    given = _ask(queued_jobs.matcher(engine, now, _config("{cms: 3, lhcb: 3}")), 6)
     assert [Counter(given[: 2 * number]) for number in (1, 2, 3)] == [
         {"cms": number, "lhcb": number} for number in (1, 2, 3)
     ]
@@ -129,8 +112,8 @@ def test_a_request_for_several_jobs_gets_no_more_of_the_floor_than_is_missing(
 ) -> None:
     for vo in BOTH:
         _put(engine, now, vo, 9)
-    matcher = _matcher(engine, now, _config("{cms: 5}"))
-    given = [job.vo for job in _serve(matcher, _request(count=8, cores=8)).claimed]
+    matcher = queued_jobs.matcher(engine, now, _config("{cms: 5}"))
+    given = [job.vo for job in queued_jobs.serve(matcher, _request(count=8, cores=8)).claimed]
     assert given == ["cms"] * 5 + ["lhcb"] * 3
     assert scope_counters.agree(engine)
 
@@ -138,7 +121,7 @@ def test_a_request_for_several_jobs_gets_no_more_of_the_floor_than_is_missing(
 def test_cores_count_not_jobs(engine: Engine, now: datetime) -> None:
     _put(engine, now, "cms", 9, cores=4)
     _put(engine, now, "lhcb", 9)
-    assert _ask(_matcher(engine, now, _config("{cms: 8}")), 4) == ["cms", "cms", "lhcb", "lhcb"]
+    assert _ask(queued_jobs.matcher(engine, now, _config("{cms: 8}")), 4) == ["cms", "cms", "lhcb", "lhcb"]
 
 
 def test_a_limit_of_the_vo_holds_beside_its_floor(engine: Engine, now: datetime) -> None:
@@ -146,7 +129,12 @@ def test_a_limit_of_the_vo_holds_beside_its_floor(engine: Engine, now: datetime)
     for vo in BOTH:
         _put(engine, now, vo, 9)
     own = "      RunningLimit: {VO: {cms: 2}}\n"
-    assert _ask(_matcher(engine, now, _config("{cms: 5}", own)), 4) == ["cms", "cms", "lhcb", "lhcb"]
+    assert _ask(queued_jobs.matcher(engine, now, _config("{cms: 5}", own)), 4) == [
+        "cms",
+        "cms",
+        "lhcb",
+        "lhcb",
+    ]
     assert scope_counters.agree(engine)
     with database.reading(engine) as conn:
         assert [each.format for each in rules.list_rules(conn)] == [rules.FORMAT_OF_FLOORS]
@@ -163,7 +151,7 @@ def test_pilots_of_another_vo_borrow_while_none_of_the_owner_waits(engine: Engin
     for vo in BOTH:
         _put(engine, now, vo, 9)
     _expect_pilot(engine, now, status="Running")
-    matcher = _matcher(engine, now, _config("{cms: 3}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{cms: 3}"))
     assert _ask(matcher, 2, ["lhcb"]) == ["lhcb"] * 2
     assert _ask(matcher, 2, ["cms"]) == ["cms"] * 2
     assert _ask(matcher, 2) == ["cms", "lhcb"]
@@ -205,9 +193,9 @@ def test_pilots_of_another_vo_get_nothing_while_one_of_the_owner_waits_for_a_slo
         _put(engine, now, vo, 9)
     _expect_pilot(engine, now)
     config = _config("{cms: 2}")
-    matcher = _matcher(engine, now, config)
+    matcher = queued_jobs.matcher(engine, now, config)
     for _ in range(2):
-        assert _serve(matcher, _request(["lhcb"])).refused == "limits"
+        assert queued_jobs.serve(matcher, _request(["lhcb"])).refused == "limits"
         with matcher.current_view() as view:
             slot = view.place_now(_request(["lhcb"]).presented, _request(["lhcb"]).caller)[1]
             gate = view.gate(Location(site="A.B.ch", ce="ce1", queue="long"), resource=slot, count=1)
@@ -231,7 +219,7 @@ def test_pilots_of_another_vo_do_not_pass_by_a_floor_without_their_queue(
     for vo in BOTH:
         _put(engine, now, vo, 9)
     _expect_pilot(engine, now)
-    matcher = _matcher(engine, now, _config("{cms: 3}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{cms: 3}"))
 
     def ask(*vos: str) -> ClaimResult | PilotageError:
         caller = MatchCaller(subject="pilot", vos=frozenset(vos))
@@ -250,7 +238,7 @@ def test_a_vo_below_its_own_floor_waits_for_no_other(engine: Engine, now: dateti
     for vo in BOTH:
         _put(engine, now, vo, 9)
         _expect_pilot(engine, now, vo)
-    assert _ask(_matcher(engine, now, _config("{cms: 3, lhcb: 1}")), 2, ["lhcb"]) == ["lhcb"]
+    assert _ask(queued_jobs.matcher(engine, now, _config("{cms: 3, lhcb: 1}")), 2, ["lhcb"]) == ["lhcb"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +251,7 @@ def test_nothing_is_kept_for_work_that_the_slot_may_not_run(
     _put(engine, now, "lhcb", 9)
     _expect_pilot(engine, now)
     config = _config("{cms: 20}", own) if "VO: [" not in own else _config_of_lhcb("{cms: 20}")
-    assert _ask(_matcher(engine, now, config), 2, ["lhcb"]) == ["lhcb"] * 2
+    assert _ask(queued_jobs.matcher(engine, now, config), 2, ["lhcb"]) == ["lhcb"] * 2
 
 
 def _config_of_lhcb(floors: str) -> Configuration:
@@ -288,7 +276,7 @@ def test_processes_together_fill_a_floor_exactly(postgresql: Engine, now: dateti
     for vo in BOTH:
         _put(postgresql, now, vo, 60)
     config = _config("{cms: 8}")
-    one, other = (_matcher(postgresql, now, config) for _ in range(2))
+    one, other = (queued_jobs.matcher(postgresql, now, config) for _ in range(2))
     with claiming(postgresql, one) as first, claiming(postgresql, other) as second:
 
         async def work() -> None:
@@ -300,8 +288,7 @@ def test_processes_together_fill_a_floor_exactly(postgresql: Engine, now: dateti
             assert all(each.matches for each in answers)
 
         run(work, first, second)
-    with database.reading(postgresql) as conn:
-        given = Counter(conn.execute(select(attempts.c.vo)).scalars())
+    given = Counter(databases.scalars(postgresql, select(attempts.c.vo)))
     assert given == {"cms": 8, "lhcb": 4 + 48 - 8}
     assert scope_counters.agree(postgresql)
 

@@ -25,7 +25,7 @@ from taskqueue.db import database
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import task_queues
-from tests.integration.matcher.limits.test_floors import _end, _request, _serve
+from tests.integration.matcher.limits.test_floors import _request
 from tests.support import scope_counters
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.factories.queued_jobs import LONG
@@ -101,11 +101,10 @@ def _end_one(engine: Engine, now: datetime, world: World, lease: str, *, is_done
     """End the job of a lease, or give it back, and it waits again; the VO."""
     vo, cores, job = world.running.pop(lease)
     if is_done:
-        with database.writing(engine) as conn:
-            pilot_reports.start(conn, lease, lease_time=timedelta(minutes=5), now=now)
-            pilot_reports.finish(conn, lease, PayloadResult(status="Done", exit_code=0), now=now)
+        pilot_reports.start(engine, lease, lease_time=timedelta(minutes=5), now=now)
+        pilot_reports.finish(engine, lease, PayloadResult(status="Done", exit_code=0), now=now)
     else:
-        _end(engine, now, [lease])
+        queued_jobs.release(engine, now, lease)
         world.waiting[vo][cores] += 1
         world.cores_of[job] = cores
     return vo
@@ -114,7 +113,7 @@ def _end_one(engine: Engine, now: datetime, world: World, lease: str, *, is_done
 def _ask(matcher: Matcher, world: World, vos: frozenset[str], slot: int, count: int) -> list[str]:
     """Ask for jobs, and check each against the rule; the VOs of those that came."""
     matcher.refresh()  # within a second a process reads what others changed; until then it may keep a slot
-    found = _serve(matcher, _request(vos, count=count, cores=slot))
+    found = queued_jobs.serve(matcher, _request(vos, count=count, cores=slot))
     left, given = slot, []
     for job in found.claimed:
         allowed = world.may_have(vos, left)

@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from sqlalchemy import Engine, select, update
 
 from matcher.claim import claim_loop
-from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from requirements.requirement_class import RequirementClass
 from taskqueue.db import database
@@ -30,7 +29,7 @@ from taskqueue.leases import expiry
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import matching_delays
 from tests.support import scope_counters
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories import pilot_reports, queued_jobs, submitted_jobs
 
 AT_SITE, AT_CE, OF_VO, BURST = 4, 2, 3, 2
 CORES = 7  # of the jobs that AT_SITE bounds
@@ -100,22 +99,19 @@ class Limited(RuleBasedStateMachine):
             for job_type, group in (*KINDS, ("Any", self.grid), ("Any", self.ramp)):
                 least, most = SIZES.get((job_type, group), (1, 1))
                 asked = replace(self.asked, processors_min=least, processors_max=most)
-                [job_id] = queued_jobs.put(conn, self.now, 1, asked=asked)
-                stored_rows.force(conn, job_id, job_type=job_type, job_group=group)
+                [job_id] = queued_jobs.put(conn, self.now, 1, asked=asked, job_type=job_type, job_group=group)
                 self.kinds[job_id] = (job_type.lower(), group.lower())
 
     @rule(which=st.integers(0, 1), ce=st.sampled_from(list(SITES)), count=st.integers(1, 6))
     def match(self, which: int, ce: str, count: int) -> None:
         before = max(CURB, self._count_group(self.ramp))
-        [look] = self.matchers[which].serve([self._request(ce, count)])
-        assert isinstance(look, ClaimResult)
+        look = queued_jobs.serve(self.matchers[which], self._request(ce, count))
         for job in look.claimed:
             self.held[job.lease] = (job.job_id, ce)
             self.cores[job.lease] = job.allotment.processors or 1
             self.slow += self.kinds[job.job_id][0] == "slow" and not SITES[ce]
         self.ramped += max(0, self._count_group(self.ramp) - before)
         assert look.refused == "limits" or look.claimed or look.emptied or not self._free(ce)
-        self.matchers[which].settle([look])
 
     @rule(count=st.integers(1, 3))
     def match_and_crash(self, count: int) -> None:
@@ -205,8 +201,7 @@ class Limited(RuleBasedStateMachine):
 
     def _free(self, ce: str) -> bool:
         """Whether a job waits that nothing keeps out of a CE."""
-        with database.reading(self.engine) as conn:
-            left = [self.kinds[job_id] for job_id in queued_jobs.left(conn) if job_id in self.kinds]
+        left = [self.kinds[job_id] for job_id in submitted_jobs.waiting(self.engine) if job_id in self.kinds]
         full = {self.grid: IN_GRID, self.ramp: CURB}
         groups = {group for group, most in full.items() if self._count_group(group) >= most}
         if SITES[ce]:

@@ -25,7 +25,7 @@ from taskqueue.leases.batched_claim import BatchClaim, BatchClaimResult
 from taskqueue.leases.opening import LeaseHolder
 from tests.support import databases, scope_counters, wait
 from tests.support.claimers import claim_together
-from tests.support.factories import queued_jobs, stored_rows
+from tests.support.factories import queued_jobs
 from tests.support.factories.queued_jobs import LONG
 
 LIMITS = "Operations: {{Defaults: {{JobScheduling: {{RunningLimit: {{A.B.ch: {limits}}}}}}}}}\n"
@@ -64,10 +64,8 @@ def _put(engine: Engine, now: datetime) -> int:
     """Five jobs of two cores; the id of their task queue."""
     with database.writing(engine) as conn:
         asked = replace(queued_jobs.EVERYWHERE, processors_min=2, processors_max=2)
-        ids = queued_jobs.put(conn, now, 5, asked=asked)
-        for job_id in ids:
-            stored_rows.force(conn, job_id, job_type="MC")
-        return queued_jobs.task_queue_of(conn, ids[0])
+        [first, *_] = queued_jobs.put(conn, now, 5, asked=asked, job_type="MC")
+        return queued_jobs.task_queue_of(conn, first)
 
 
 def _claim_step_by_step(engine: Engine, now: datetime, config: Configuration, task_queue: int) -> int:

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import Engine, select, update
 
 from cs_config import validate
 from cs_config.errors import ConfigError
@@ -30,9 +30,8 @@ from taskqueue.jobs import control, jobs
 from taskqueue.leases import expiry
 from taskqueue.schema.tables import attempts, matching_delays, task_queues, waiting_jobs
 from taskqueue.sites import closures
-from taskqueue.sites.closures import Ban
-from tests.support import concurrency
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support import concurrency, databases
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT
 
 LIMITS = """
@@ -64,20 +63,14 @@ def _throttled(engine: Engine, now: datetime, throttle: str) -> Matcher:
     return _with_open_limits(engine, now, queued_jobs.grid(text))
 
 
-def _put(engine: Engine, now: datetime, count: int, **values: str) -> list[int]:
+def _put(engine: Engine, now: datetime, count: int, **values: Any) -> list[int]:
     types = frozenset({values["job_type"]} if values.get("job_type", "").lower() == "test" else ())
     asked = replace(queued_jobs.EVERYWHERE, job_types=types)
-    with database.writing(engine) as conn:
-        ids = queued_jobs.put(conn, now, count, asked=asked, owner=values.get("owner", "alice"))
-        for job_id in ids:
-            stored_rows.force(conn, job_id, **values)
-    return ids
+    return queued_jobs.put(engine, now, count, asked=asked, **values)
 
 
 def _ask(matcher: Matcher, count: int = 1, where: object = LONG) -> ClaimResult:
-    [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count)])  # type: ignore[arg-type]
-    assert isinstance(look, ClaimResult)
-    return look
+    return queued_jobs.serve(matcher, queued_jobs.request(**queued_jobs.at(where), count=count))  # type: ignore[arg-type]
 
 
 def _ask_until_free(matcher: Matcher, count: int) -> ClaimResult:
@@ -133,8 +126,7 @@ def test_a_closed_place_is_no_reason_if_nothing_waits(engine: Engine, now: datet
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}")
     assert len(_ask(matcher, 9).claimed) == 1
     if closed == "banned":
-        with database.writing(engine) as conn:
-            closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+        stored_rows.ban(engine, now, reason="power cut")
     assert _ask(matcher).refused == closed
     with database.writing(engine) as conn:
         for each in ids[1:]:
@@ -149,11 +141,9 @@ def test_what_ends_makes_room_and_what_is_killed_counts_until_it_has_ended(
     _put(engine, now, 5, job_type="MC")
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 2}}}")
     first, second = _ask(matcher, 9).claimed
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [first.job_id], source="test", now=now)
+    stored_rows.kill(engine, now, first.job_id)
     assert _ask(matcher).refused == "limits"
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, second.lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, second.lease)
     assert len(_ask(matcher, 9).claimed) == 1
 
 
@@ -166,8 +156,7 @@ def test_a_limit_of_a_ce_counts_that_ce(engine: Engine, now: datetime) -> None:
     assert len(_ask(matcher, 9, SHORT).claimed) == 0
     [unsaid] = matcher.serve([queued_jobs.request(Site="A.B.CH", count=9)])
     assert isinstance(unsaid, InvalidResource), "it may be at ce1"
-    [look] = matcher.serve([queued_jobs.request(Site="A.B.CH", GridCE="ce2", count=9)])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, queued_jobs.request(Site="A.B.CH", GridCE="ce2", count=9))
     assert len(look.claimed) == 2
 
 
@@ -188,8 +177,7 @@ def test_limits_that_a_site_writes_itself_hold_for_all_vos_beside_those_of_the_o
     wider = f"RunningLimit: {{A.B.ch: {{JobType: {{MC: 2}}}}}}\n  {of_vo}"
     matcher = _matcher(engine, now, wider, tree=tree)
     ids = _ids(_ask(matcher, 30))
-    with database.reading(engine) as conn:
-        taken = [jobs.get_job(conn, each) for each in ids]
+    taken = [submitted_jobs.job(engine, each) for each in ids]
     assert len(taken) == 5
     assert sum(each.job_type == "mc" for each in taken) <= 3
     assert sum(each.owner == "slow" for each in taken) <= 2
@@ -236,10 +224,9 @@ def test_polling_at_a_full_place_writes_nothing(engine: Engine, now: datetime) -
     _put(engine, now, 1, job_type="MC")
     _put(engine, now, 1, job_group="G1")
     _put(engine, now, 1, owner="bob")
-    with database.writing(engine) as conn:
-        queued_jobs.put(
-            conn, now, 1, asked=RequirementClass(vo="lhcb", cpu_time=60, job_types=frozenset({"MC"}))
-        )
+    queued_jobs.put(
+        engine, now, 1, asked=RequirementClass(vo="lhcb", cpu_time=60, job_types=frozenset({"MC"}))
+    )
     with _read_only():
         assert _ask(matcher).refused == "limits"
     [free] = _put(engine, now, 1, job_group="g2")
@@ -268,8 +255,7 @@ def test_what_a_poll_reads_does_not_grow_with_the_jobs_that_an_expression_refuse
     monkeypatch.setattr(matching, "_FRESH", math.inf)
     monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
     matcher = _throttled(engine, now, asks)
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    statements = databases.record_statements(engine)
 
     def cost() -> int:
         with _read_only():
@@ -367,8 +353,7 @@ def test_limits_at_one_place_cost_another_nothing(
     monkeypatch.setattr(matching, "_FRESH", math.inf)
     monkeypatch.setattr(compiled_rules, "_AGAIN", math.inf)
     options = "RunningLimit: {A.B.ch: {JobType: {MC: 1}}}"
-    statements: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    statements = databases.record_statements(engine)
 
     def list_statements() -> list[str]:
         matcher = _matcher(engine, now, options)
@@ -380,8 +365,7 @@ def test_limits_at_one_place_cost_another_nothing(
     _put(engine, now, 3, job_group="free")
     alone = list_statements()
     only_there = RequirementClass(vo="lhcb", cpu_time=3600, sites=frozenset({"A.B.ch"}))
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now, 50, asked=only_there)
+    queued_jobs.put(engine, now, 50, asked=only_there)
     _put(engine, now, 3, job_type="MC")
     assert len(_ask(_matcher(engine, now, options)).claimed) == 1
     assert list_statements() == alone
@@ -400,8 +384,7 @@ def test_directors_are_told_only_what_the_place_lets_in(engine: Engine, now: dat
         return [job_id for each in found for job_id in each.job_ids]
 
     assert listed() == [*free, test]
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=None))
+    stored_rows.ban(engine, now, reason="power cut")
     assert listed() == [test]
     [other] = _put(engine, now, 1, job_type="test", owner="eve")
     assert listed() == [test, other]
@@ -477,8 +460,7 @@ def test_a_banned_site_gets_tests_only_until_it_is_allowed_or_the_time_has_come(
     plain = _put(engine, now, 2, job_type="User")
     tests = _put(engine, now, 1, job_type="Test")
     end = now + timedelta(hours=1)
-    with database.writing(engine) as conn:
-        closures.set_ban(conn, Ban(site="A.B.ch", reason="power cut", author="op", at=now, until=end))
+    stored_rows.ban(engine, now, reason="power cut", until=end)
     matcher = _matcher(engine, now, "MaxRescheduling: 3")
     assert _ids(_ask(matcher, 9)) == tests
     look = _ask(matcher, 9)
@@ -508,8 +490,7 @@ def _of_both_vos(engine: Engine, now: datetime, count: int) -> None:
     with database.writing(engine) as conn:
         for vo in ("cms", "lhcb"):
             asked = replace(queued_jobs.EVERYWHERE, vo=vo, job_types=frozenset({"MC"}))
-            for job_id in queued_jobs.put(conn, now, count, asked=asked, group=f"{vo}_user"):
-                stored_rows.force(conn, job_id, job_type="MC")
+            queued_jobs.put(conn, now, count, asked=asked, group=f"{vo}_user", job_type="MC")
 
 
 def _asked_by(vo: str) -> MatchRequest:
@@ -534,11 +515,9 @@ def test_what_a_vo_with_its_own_limit_takes_counts_for_the_others(
 def test_a_task_queue_that_a_limit_keeps_out_here_is_drawn_elsewhere(engine: Engine, now: datetime) -> None:
     mc, user = (replace(queued_jobs.EVERYWHERE, job_types=frozenset({each})) for each in ("MC", "User"))
     with database.writing(engine) as conn:
-        for job_id in queued_jobs.put(conn, now, 3, asked=mc):
-            stored_rows.force(conn, job_id, job_type="MC")
-        limited = queued_jobs.task_queue_of(conn, job_id)
-        for job_id in queued_jobs.put(conn, now, 20, asked=user, owner="bob"):
-            stored_rows.force(conn, job_id, job_type="User")
+        [*_, last] = queued_jobs.put(conn, now, 3, asked=mc, job_type="MC")
+        limited = queued_jobs.task_queue_of(conn, last)
+        queued_jobs.put(conn, now, 20, asked=user, owner="bob", job_type="User")
     matcher = _matcher(engine, now, "RunningLimit: {A.B.ch: {JobType: {MC: 0}}}")
     looks = [_ask(matcher) for _ in range(10)]
     assert all(look.claimed for look in looks)
@@ -597,11 +576,9 @@ def test_a_limit_of_one_vo_on_all_sites_does_not_slow_the_claims_of_another(
     )
     looks = matcher.serve([_asked_by("lhcb")] * 2)
     assert [len(look.claimed) for look in looks if isinstance(look, ClaimResult)] == [1, 1]
-    [look] = matcher.serve([replace(_asked_by("lhcb"), count=4)])
-    assert isinstance(look, ClaimResult)
+    look = queued_jobs.serve(matcher, replace(_asked_by("lhcb"), count=4))
     assert len(look.claimed) == 4
-    with database.reading(engine) as conn:
-        assert set(conn.execute(select(attempts.c.counted_by)).scalars()) == {None}
+    assert set(databases.scalars(engine, select(attempts.c.counted_by))) == {None}
 
 
 def test_the_number_of_a_limit_in_force_is_its_counter(

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import Connection, Engine, delete, event, func, select, text, update
+from sqlalchemy import Connection, Engine, delete, func, select, text, update
 
 from agents import scope_counters as agent
 from agents.scope_counters import ScopeCountersState
@@ -36,7 +36,7 @@ from taskqueue.sites import scope_rules as rules
 from taskqueue.sites.occupancy import JobsAndCores
 from taskqueue.sites.reservations import Advertisement, accept_advertisement, create_watermark
 from taskqueue.task_queues import reclassification
-from tests.support import earlier_release, scope_counters, wait
+from tests.support import databases, earlier_release, scope_counters, wait
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import ELSEWHERE, LONG, SHORT
 
@@ -52,25 +52,17 @@ def _config(limits: str, version: int = 1, *, throttled: bool = False) -> Config
     return queued_jobs.grid(tree + LIMITS.format(limits=limits), version)
 
 
-def _matcher(engine: Engine, now: datetime, config: Configuration, seed: int = 1) -> Matcher:
-    return Matcher(engine, lambda: config, lambda: now, Random(seed))
-
-
 def _put(
     engine: Engine, now: datetime, count: int, job_type: str = "MC", cores: tuple[int, int] = (1, 1)
 ) -> list[int]:
     """`cores`: how many the jobs need, and can use."""
-    with database.writing(engine) as conn:
-        asked = replace(
-            queued_jobs.EVERYWHERE,
-            job_types=frozenset({job_type}),
-            processors_min=cores[0],
-            processors_max=cores[1],
-        )
-        ids = queued_jobs.put(conn, now, count, asked=asked)
-        for job_id in ids:
-            stored_rows.force(conn, job_id, job_type=job_type)
-    return ids
+    asked = replace(
+        queued_jobs.EVERYWHERE,
+        job_types=frozenset({job_type}),
+        processors_min=cores[0],
+        processors_max=cores[1],
+    )
+    return queued_jobs.put(engine, now, count, asked=asked, job_type=job_type)
 
 
 def _ask(
@@ -78,9 +70,7 @@ def _ask(
 ) -> ClaimResult:
     stated = {} if cores is None else {"NumberOfProcessors": cores}
     while True:
-        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(where), count=count, **stated)])
-        assert isinstance(look, ClaimResult)
-        matcher.settle([look])
+        look = queued_jobs.serve(matcher, queued_jobs.request(**queued_jobs.at(where), count=count, **stated))
         if not look.in_other_hands:
             return look
 
@@ -97,7 +87,7 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 12)
-    matcher = _matcher(engine, now, _config("{JobType: {mc: 6}, CEs: {ce1: {JobType: {MC: 9}}}}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{JobType: {mc: 6}, CEs: {ce1: {JobType: {MC: 9}}}}"))
     taken = list(_ask(matcher, count=9).claimed)
     assert len(taken) == 6
     assert scope_counters.agree(engine)
@@ -140,11 +130,10 @@ def test_whatever_ends_an_attempt_is_returned_without_a_lock_of_the_scope(
 def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engine, now: datetime) -> None:
     _put(engine, now, 9)
     limits = "Operations: {Defaults: {JobScheduling: {RunningLimit: {AllSites: {JobType: {MC: 3}}}}}}\n"
-    matcher = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
+    matcher = queued_jobs.matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
     taken = [*_ask(matcher, count=2).claimed, *_ask(matcher, ELSEWHERE, count=2).claimed]
     assert len(taken) == 3
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, taken[0].lease)
     with database.writing(engine) as conn:
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
         conn.execute(text("UPDATE scope_rules SET n = n + 5"))
@@ -152,7 +141,7 @@ def test_the_counter_of_all_sites_is_that_of_the_rows_and_is_mended(engine: Engi
         assert (difference.rule.n, difference.there.jobs) == (7, 2)
         rule_counters.mend(conn, difference.rule, compiled_rules.counts)
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
-    newer = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
+    newer = queued_jobs.matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits))
     assert len(_ask(newer, ELSEWHERE, count=9).claimed) == 1
     with database.reading(engine) as conn:
         assert not rule_counters.list_differences(conn, compiled_rules.counts)
@@ -162,31 +151,28 @@ def test_a_job_that_is_resumed_counts_again_also_for_a_limit_that_is_newer(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 3)
-    matcher = _matcher(engine, now, _config("{JobType: {MC: 1}}"))
+    matcher = queued_jobs.matcher(engine, now, _config("{JobType: {MC: 1}}"))
     [lost] = _ask(matcher).claimed
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, lost.lease, lease_time=LEASE, now=now)
+    pilot_reports.start(engine, lost.lease, lease_time=LEASE, now=now)
     late = now + 20 * LEASE
     with database.writing(engine) as conn:
         expiry.mark_stalled(conn, silent_since={"lhcb": late}, now=now)
         pilot_reports.give_up(conn, "lhcb", max_rescheduling=5, now=late)
     assert scope_counters.agree(engine)
-    newer = _matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
+    newer = queued_jobs.matcher(engine, now, _config("{JobType: {MC: 2}, VO: {lhcb: 1}}", version=2))
     newer.refresh()
-    with database.writing(engine) as conn:
-        pilot_reports.heartbeat(conn, lost.lease, lease_time=LEASE, now=late)
-    with database.reading(engine) as conn:
-        returns = conn.execute(select(scope_returns.c.number)).scalars().all()
+    pilot_reports.heartbeat(engine, lost.lease, lease_time=LEASE, now=late)
+    returns = databases.scalars(engine, select(scope_returns.c.number))
     assert sorted(returns) == [-1, 1, 1] or sorted(returns) == [1, 1]
     assert _ask(newer).refused == "limits"
 
 
 def test_a_process_with_an_older_configuration_keeps_the_new_limit(engine: Engine, now: datetime) -> None:
     _put(engine, now, 9)
-    old = _matcher(engine, now, _config("{JobType: {Other: 1}}", version=1), seed=1)
-    free = _matcher(engine, now, queued_jobs.grid(version=1), seed=3)
+    old = queued_jobs.matcher(engine, now, _config("{JobType: {Other: 1}}", version=1), seed=1)
+    free = queued_jobs.matcher(engine, now, queued_jobs.grid(version=1), seed=3)
     assert len(_ask(old).claimed) == 1
-    new = _matcher(engine, now, _config("{JobType: {MC: 3}}", version=2), seed=2)
+    new = queued_jobs.matcher(engine, now, _config("{JobType: {MC: 3}}", version=2), seed=2)
     assert len(_ask(new).claimed) == 1
     for matcher in (old, free, new) * 2:
         _ask(matcher)
@@ -203,16 +189,15 @@ def test_a_new_limit_counts_what_runs_and_stays_closed_while_an_old_claim_is_ope
     postgresql: Engine, now: datetime
 ) -> None:
     _put(postgresql, now, 9)
-    before = _matcher(postgresql, now, queued_jobs.grid())
+    before = queued_jobs.matcher(postgresql, now, queued_jobs.grid())
     assert len(_ask(before, count=2).claimed) == 2
     limited = _config("{JobType: {MC: 3}}", version=2)
-    matcher = _matcher(postgresql, now, limited)
+    matcher = queued_jobs.matcher(postgresql, now, limited)
     with database.writing(postgresql) as rival:
         # A claim that began before the limit was stored, and took a job that it does not know to be counted.
         [task_queue] = rival.execute(text("SELECT DISTINCT task_queue_id FROM waiting_jobs")).scalars()
         queued_jobs.claim(rival, [task_queue], now, place=_location())
-        [look] = matcher.serve([queued_jobs.request(**queued_jobs.at(LONG))])
-        assert isinstance(look, ClaimResult)
+        look = queued_jobs.serve(matcher, queued_jobs.request(**queued_jobs.at(LONG)))
         assert (look.claimed, look.in_other_hands) == ((), True)
     assert _ask(matcher).refused == "limits"
     assert _count(postgresql) == 3
@@ -227,22 +212,20 @@ def test_a_limit_that_is_newer_than_what_runs_counts_each_spelling_until_it_ends
     spellings = ["kit", "\u212aIT", "KIT", "Other", "kit2", "Caf\u00e9"]
     for each in spellings:
         [job_id] = _put(engine, now, 1, "MC")
-        with database.writing(engine) as conn:
-            stored_rows.force(conn, job_id, job_type=each)
-    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=9).claimed
+        stored_rows.force(engine, job_id, job_type=each)
+    taken = _ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), count=9).claimed
     assert len(taken) == 6
     limit = "{JobType: {Kit: 9}}"
     for name in reversed(place.split("/")):
         limit = f"{{{name}: {limit}}}"
     limits = f"Operations: {{lhcb: {{JobScheduling: {{RunningLimit: {limit}}}}}}}\n"
-    matcher = _matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits, 2))
+    matcher = queued_jobs.matcher(engine, now, queued_jobs.grid(queued_jobs.GRID + limits, 2))
     matcher.refresh()
     with database.reading(engine) as conn:
         [rule] = rules.list_rules(conn)
     assert (rule.vo, rule.value, rule.n, rule.opened) == ("lhcb", "kit", 3, True)
     for job in taken:
-        with database.writing(engine) as conn:
-            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+        queued_jobs.release(engine, now, job.lease)
         with scope_counters.snapshot(engine) as conn:
             assert not rule_counters.list_differences(conn, compiled_rules.counts)
     with database.reading(engine) as conn:
@@ -257,7 +240,7 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 9)
-    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), count=5).claimed) == 5
+    assert len(_ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), count=5).claimed) == 5
     config = _config("{JobType: {MC: 7}}", version=2)
 
     def die(*_: object) -> None:
@@ -269,7 +252,7 @@ def test_a_process_that_dies_while_it_counts_leaves_nothing_half_counted(
             RuleFollower(engine).follow(config)
     with database.reading(engine) as conn:
         assert [(each.n, each.opened) for each in rules.list_rules(conn)] == [(rules.FULL, False)]
-    assert len(_ask(_matcher(engine, now, config), count=9).claimed) == 2
+    assert len(_ask(queued_jobs.matcher(engine, now, config), count=9).claimed) == 2
     assert scope_counters.agree(engine)
 
 
@@ -277,7 +260,7 @@ def test_new_limits_are_opened_wherever_the_process_that_stores_them_is_killed(
     engine: Engine, database_url: str, now: datetime
 ) -> None:
     _put(engine, now, 4)
-    assert len(_ask(_matcher(engine, now, queued_jobs.grid(version=0)), count=3).claimed) == 3
+    assert len(_ask(queued_jobs.matcher(engine, now, queued_jobs.grid(version=0)), count=3).claimed) == 3
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.scripts.rule_follower_crash", database_url],
         cwd=ROOT,
@@ -303,7 +286,7 @@ def test_an_older_version_takes_nothing_beyond_its_limits_before_the_newer_ones_
         patched.setattr(rules, "replace_rules", die)
         with pytest.raises(KeyboardInterrupt):
             RuleFollower(engine).follow(_config("{JobType: {MC: 6}}", version=3))
-    assert len(_ask(_matcher(engine, now, _config("{JobType: {MC: 5}}")), count=9).claimed) == 5
+    assert len(_ask(queued_jobs.matcher(engine, now, _config("{JobType: {MC: 5}}")), count=9).claimed) == 5
 
 
 def test_a_limit_that_another_process_left_uncounted_is_counted_without_a_new_configuration(
@@ -314,8 +297,7 @@ def test_a_limit_that_another_process_left_uncounted_is_counted_without_a_new_co
     follower, config = RuleFollower(engine), _config("{JobType: {MC: 2}}")
     while not follower.follow(config):
         pass
-    with database.writing(engine) as conn:
-        conn.execute(text("UPDATE scope_rules SET counted = false"))
+    databases.execute(engine, text("UPDATE scope_rules SET counted = false"))
     assert follower.follow(config), "the database is not read for each request"
     monkeypatch.setattr(compiled_rules, "_AGAIN", 0.0)
     follower._until = 0.0
@@ -347,7 +329,7 @@ def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 9)
-    taken = _ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed
+    taken = _ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), count=4).claimed
     config = _config("{JobType: {MC: 6}}", version=2)
     [[wanted]] = compiled_rules.list_rules(config).values()
     with database.writing(engine) as conn:  # as it stores a rule, and marks two attempts of four
@@ -360,12 +342,11 @@ def test_a_limit_that_a_process_of_1_0_has_half_counted_is_counted_anew(
             text_of_mark = rules.format_countings([before.counting])
             conn.execute(update(attempts).where(mark).values(counted_by=text_of_mark))
     for job in (taken[0], taken[3]):
-        with database.writing(engine) as conn:
-            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=3, now=now)
+        queued_jobs.release(engine, now, job.lease)
     with database.reading(engine) as conn:
         numbers = conn.execute(select(scope_returns.c.number)).scalars().all()
         assert (before.opened, numbers) == (False, [-1]), "it has counted one of the two that ended"
-    matcher = _matcher(engine, now, config)
+    matcher = queued_jobs.matcher(engine, now, config)
     matcher.refresh()
     with database.writing(engine) as conn:  # what it still does, with the id that it knows
         for what in ("n = n + 2", "opened = true"):
@@ -383,10 +364,7 @@ def _limit_sites(sites: int) -> Configuration:
 
 
 def test_new_limits_of_many_sites_are_stored_and_opened_together(engine: Engine) -> None:
-    sites, statements = 200, list[str]()
-    event.listen(
-        engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
-    )
+    sites, statements = 200, databases.record_statements(engine)
     follower, config = RuleFollower(engine), _limit_sites(sites)
     wait.until(lambda: follower.follow(config))
     with database.reading(engine) as conn:
@@ -435,15 +413,12 @@ def test_a_scope_that_stays_locked_keeps_only_its_own_stored_limits_closed(postg
 
 def test_what_runs_is_read_once_for_all_new_limits_of_a_scope(engine: Engine, now: datetime) -> None:
     _put(engine, now, 1)
-    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), SHORT).claimed) == 1
+    assert len(_ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), SHORT).claimed) == 1
     limits = "JobType: {MC: 2, Merge: 3, Test: 4}, VO: {lhcb: 2}"
     follower, config = RuleFollower(engine), _config(f"{{{limits}}}", version=2)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
-    statements: list[str] = []
-    event.listen(
-        engine, "before_cursor_execute", lambda _conn, _cursor, statement, *_: statements.append(statement)
-    )
+    statements = databases.record_statements(engine)
     wait.until(follower.count_new)
     assert sum("count(*)" in each and "GROUP BY" in each for each in statements) == 1
     with database.reading(engine) as conn:
@@ -464,7 +439,9 @@ def test_rules_count_as_stored_only_when_their_version_does(postgresql: Engine) 
 
 def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgresql: Engine, now: datetime) -> None:
     _put(postgresql, now, 4)
-    assert len(_ask(_matcher(postgresql, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
+    assert (
+        len(_ask(queued_jobs.matcher(postgresql, now, _config("{JobType: {MC: 2}}")), count=9).claimed) == 2
+    )
 
     def lock() -> list[tuple[str, bool, int]]:
         with database.writing(postgresql) as conn:
@@ -477,34 +454,29 @@ def test_a_claim_that_waits_while_a_limit_is_mended_finds_it_right(postgresql: E
             [difference] = rule_counters.list_differences(conn, compiled_rules.counts)
             rule_counters.mend(conn, difference.rule, compiled_rules.counts)
             waiter = threads.submit(lock)
-            wait.until(lambda: waiter.done() or _count_waiting(conn))
+            wait.until(lambda: waiter.done() or databases.count_lock_waits(postgresql))
         assert waiter.result() == [("mc", True, 2)]
 
 
 def test_returns_are_read_once_however_many_rules_a_scope_has(postgresql: Engine, now: datetime) -> None:
     _put(postgresql, now, 3)
-    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 5, Merge: 5, Test: 5}}"))
+    matcher = queued_jobs.matcher(postgresql, now, _config("{JobType: {MC: 5, Merge: 5, Test: 5}}"))
     assert len(_ask(matcher, count=3).claimed) == 3
-    with database.writing(postgresql) as conn:
-        conn.execute(text("UPDATE attempts SET closed_at = opened_at, closed_as = 'killed'"))
+    databases.execute(postgresql, text("UPDATE attempts SET closed_at = opened_at, closed_as = 'killed'"))
     with database.writing(postgresql) as conn:
         rows = conn.execute(rules.LOCK_FREE, {"ids": [SITE.lower()]}).all()
     assert [len(row.returned or ()) for row in rows] == [3, 0, 0]
-
-
-def _count_waiting(conn: Connection) -> int:
-    return int(conn.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one())
 
 
 def test_counting_goes_on_between_the_claims_for_other_places(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _put(engine, now, 9)
-    assert len(_ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed) == 4
+    assert len(_ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), count=4).claimed) == 4
     monkeypatch.setattr(compiled_rules, "_TOGETHER", 1)
     monkeypatch.setattr(compiled_rules, "_AT_A_TIME", -1.0)
     limits = "{JobType: {MC: 5}}, A.0.org: {JobType: {MC: 1}}"
-    matcher = _matcher(engine, now, _config(limits, version=2))
+    matcher = queued_jobs.matcher(engine, now, _config(limits, version=2))
     here, there = queued_jobs.at(LONG), queued_jobs.at(queued_jobs.ELSEWHERE)
     closed, free = matcher.serve([queued_jobs.request(**here), queued_jobs.request(**there)])
     assert isinstance(closed, ClaimResult)
@@ -534,7 +506,7 @@ def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_r
     postgresql: Engine, now: datetime, how: str, *, is_committed: bool
 ) -> None:
     _put(postgresql, now, 5)
-    taken = _ask(_matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
+    taken = _ask(queued_jobs.matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
     follower, config = (
         RuleFollower(postgresql),
         _config("{JobType: {MC: 4}, CEs: {ce1: {JobType: {MC: 9}}}}", version=2),
@@ -553,8 +525,8 @@ def test_a_limit_that_is_stored_while_an_attempt_ends_counts_it_until_then_and_r
     wait.until(lambda: follower.follow(config))
     assert scope_counters.agree(postgresql)
     for job in taken:
-        with contextlib.suppress(StaleLease, IllegalTransition), database.writing(postgresql) as conn:
-            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+        with contextlib.suppress(StaleLease, IllegalTransition):
+            queued_jobs.release(postgresql, now, job.lease)
         assert scope_counters.agree(postgresql)
 
 
@@ -562,7 +534,7 @@ def test_an_end_that_is_under_way_while_a_limit_is_counted_is_returned_afterward
     postgresql: Engine, now: datetime
 ) -> None:
     _put(postgresql, now, 5)
-    taken = _ask(_matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
+    taken = _ask(queued_jobs.matcher(postgresql, now, queued_jobs.grid()), count=3).claimed
     follower, config = RuleFollower(postgresql), _config("{JobType: {MC: 4}}", version=2)
     wanted = compiled_rules.list_rules(config)
     assert follower._store(wanted, (config.version, config.expiries), wanted)
@@ -575,12 +547,12 @@ def test_an_end_that_is_under_way_while_a_limit_is_counted_is_returned_afterward
             rule_counters.count_rules(conn, new, compiled_rules.counts)
         assert scope_counters.agree(postgresql)
     assert scope_counters.agree(postgresql)
-    assert len(_ask(_matcher(postgresql, now, config), count=9).claimed) == 2
+    assert len(_ask(queued_jobs.matcher(postgresql, now, config), count=9).claimed) == 2
 
 
 def test_a_locked_scope_delays_no_other_and_is_waited_for_at_last(postgresql: Engine, now: datetime) -> None:
     _put(postgresql, now, 9)
-    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 5}}"))
+    matcher = queued_jobs.matcher(postgresql, now, _config("{JobType: {MC: 5}}"))
     here, there = queued_jobs.at(LONG), queued_jobs.at(queued_jobs.ELSEWHERE)
     matcher.refresh()
     with database.writing(postgresql) as rival:
@@ -610,7 +582,7 @@ def _put_of_all_sizes(engine: Engine, now: datetime) -> None:
 def _claim_and_end(engine: Engine, now: datetime, held: list[str], seed: int) -> None:
     """One matcher, with one of the configurations, and pilots that end jobs of any matcher."""
     draw = Random(seed)
-    matcher = _matcher(engine, now, CONFIGS[1 + seed % 3], seed)
+    matcher = queued_jobs.matcher(engine, now, CONFIGS[1 + seed % 3], seed)
     for _ in range(12):
         cores = draw.choice((None, 1, 8))
         look = _ask(matcher, draw.choice((LONG, SHORT)), draw.choice((1, 1, 3)), cores=cores)
@@ -662,8 +634,7 @@ def test_counters_hold_while_everything_happens_at_once(engine: Engine, now: dat
         watching.result()
     assert errors == [None] * 4
     assert scope_counters.agree(engine)
-    with database.reading(engine) as conn:
-        assert conn.execute(text("SELECT max(processors) FROM attempts")).scalar_one() > 1
+    assert databases.scalar(engine, text("SELECT max(processors) FROM attempts")) > 1
 
 
 @pytest.fixture(scope="module")
@@ -719,12 +690,11 @@ def test_a_listing_does_not_take_off_twice_what_an_advertisement_has_acknowledge
 ) -> None:
     """A pilot hands its job back, and the site advertises before the next claim there."""
     _put(engine, now, 20)
-    matcher = _matcher(engine, now, _config("{}", throttled=True))
+    matcher = queued_jobs.matcher(engine, now, _config("{}", throttled=True))
     matcher.refresh()
     _advertise(engine, now, 0)
     [taken] = _ask(matcher).claimed
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, taken.lease, reason="", max_rescheduling=3, now=now)
+    queued_jobs.release(engine, now, taken.lease)
     _advertise(engine, now, 6)
     with database.reading(engine) as conn:
         [rule] = rules.read_rules(conn, [SITE.lower()])
@@ -742,7 +712,7 @@ def _advertise(engine: Engine, now: datetime, submitting: int) -> None:
 
 def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine, now: datetime) -> None:
     _put(engine, now, 20)
-    matcher = _matcher(engine, now, _config("{}", throttled=True))
+    matcher = queued_jobs.matcher(engine, now, _config("{}", throttled=True))
 
     def agree() -> bool:
         with database.reading(engine) as conn:
@@ -754,9 +724,8 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     _advertise(engine, now, 0)
     first = list(_ask(matcher, count=4).claimed)
     assert len(first) == 4
-    with database.writing(engine) as conn:
-        pilot_reports.release(conn, first[0].lease, reason="", max_rescheduling=3, now=now)
-        pilot_reports.start(conn, first[1].lease, lease_time=LEASE, now=now)
+    pilot_reports.release(engine, first[0].lease, reason="", max_rescheduling=3, now=now)
+    pilot_reports.start(engine, first[1].lease, lease_time=LEASE, now=now)
     assert len(_ask(matcher, count=9).claimed) == 3
     assert _ask(matcher).refused == "throttled"
     assert agree()
@@ -771,8 +740,7 @@ def test_reservations_are_a_counter_that_advertisements_set_anew(engine: Engine,
     _advertise(engine, now, 1)
     assert len(_ask(matcher, count=9).claimed) == 1
     assert agree()
-    with database.reading(engine) as conn:
-        assert conn.execute(select(scope_rules.c.n)).scalar_one() == 5
+    assert databases.scalar(engine, select(scope_rules.c.n)) == 5
 
 
 def _throttle_uncounted(engine: Engine) -> tuple[RuleFollower, list[rules.StoredRule]]:
@@ -786,17 +754,16 @@ def _throttle_uncounted(engine: Engine) -> tuple[RuleFollower, list[rules.Stored
 
 def test_a_process_of_1_0_that_accepts_an_advertisement_opens_no_uncounted_throttle(engine: Engine) -> None:
     _throttle_uncounted(engine)
-    with database.writing(engine) as conn:  # as 1.0 does, which knows nothing of rules that are not counted
-        conn.execute(update(scope_rules).where(scope_rules.c.kind == "throttle").values(n=0))
-    with database.reading(engine) as conn:
-        assert conn.execute(select(scope_rules.c.n)).scalar_one() == rules.FULL
+    # As 1.0 does, which knows nothing of rules that are not counted.
+    databases.execute(engine, update(scope_rules).where(scope_rules.c.kind == "throttle").values(n=0))
+    assert databases.scalar(engine, select(scope_rules.c.n)) == rules.FULL
 
 
 def test_a_throttle_that_another_process_has_counted_meanwhile_is_not_counted_again(
     engine: Engine, now: datetime
 ) -> None:
     _put(engine, now, 20)
-    claimed = _ask(_matcher(engine, now, queued_jobs.grid()), count=4).claimed
+    claimed = _ask(queued_jobs.matcher(engine, now, queued_jobs.grid()), count=4).claimed
     with database.writing(engine) as conn:
         for job in claimed:
             pilot_reports.start(conn, job.lease, lease_time=LEASE, now=now)
@@ -826,7 +793,7 @@ def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_l
         for version, job_type in ((1, "User"), (2, "Merge"))
     )
     submission.submit(engine, first, submitted_jobs.ANN, [{"Executable": "a"}] * 6, now=now)
-    matcher = _matcher(engine, now, first)
+    matcher = queued_jobs.matcher(engine, now, first)
     options = options_for(second, "lhcb")
     with database.writing(engine) as conn:
         known = dict(reclassification.list_outdated(conn, "lhcb", options, after=0, most=1))
@@ -837,8 +804,7 @@ def test_a_job_whose_type_has_changed_before_its_task_queue_counts_for_its_own_l
     assert _count(engine, "job_id IN (SELECT job_id FROM jobs WHERE job_type = 'Merge')") <= 1
     assert scope_counters.agree(engine)
     for job in claimed:
-        with database.writing(engine) as conn:
-            pilot_reports.release(conn, job.lease, reason="", max_rescheduling=9, now=now)
+        queued_jobs.release(engine, now, job.lease)
     with scope_counters.snapshot(engine) as conn:
         assert {counted for _, counted in scope_counters.list_counts(conn)} == {JobsAndCores()}
 
@@ -848,12 +814,12 @@ def test_a_limit_of_before_the_upgrade_counts_the_cores_that_run_and_what_ends_m
 ) -> None:
     _put(engine, now, 9, cores=(1, 8))
     config = _config("{JobType: {MC: 6}}")
-    taken = [job for _ in range(4) for job in _ask(_matcher(engine, now, config), cores=4).claimed]
+    taken = [job for _ in range(4) for job in _ask(queued_jobs.matcher(engine, now, config), cores=4).claimed]
     assert [job.allotment.processors for job in taken] == [4] * 4
     with database.writing(engine) as conn:  # as the migration leaves it
         conn.execute(update(scope_rules).values(cores=None))
         pilot_reports.release(conn, taken[0].lease, reason="", max_rescheduling=3, now=now)
-    matcher = _matcher(engine, now, config)
+    matcher = queued_jobs.matcher(engine, now, config)
     matcher.refresh()
     with database.reading(engine) as conn:
         [(rule, counted)] = scope_counters.list_counts(conn)
@@ -865,9 +831,8 @@ def test_a_limit_of_before_the_upgrade_counts_the_cores_that_run_and_what_ends_m
 def test_counted_cores_that_are_wrong_are_mended(engine: Engine, now: datetime) -> None:
     _put(engine, now, 2, cores=(8, 8))
     config = _config("{JobType: {MC: 6}}")
-    assert _ask(_matcher(engine, now, config), cores=8).claimed
-    with database.writing(engine) as conn:
-        conn.execute(update(scope_rules).values(cores=3))
+    assert _ask(queued_jobs.matcher(engine, now, config), cores=8).claimed
+    databases.execute(engine, update(scope_rules).values(cores=3))
     memory = ScopeCountersState()
     cycles = [agent.cycle(engine, config, now=now, holder="one", memory=memory) for _ in range(2)]
     assert [each.mended for each in cycles if each is not None] == [0, 1]
@@ -878,10 +843,10 @@ def test_a_rule_that_a_process_of_1_0_gives_a_new_id_counts_its_cores_again(
     postgresql: Engine, now: datetime
 ) -> None:
     _put(postgresql, now, 2, cores=(8, 8))
-    matcher = _matcher(postgresql, now, _config("{JobType: {MC: 6}}"))
+    matcher = queued_jobs.matcher(postgresql, now, _config("{JobType: {MC: 6}}"))
     assert _ask(matcher, cores=8).claimed
     with database.writing(postgresql) as conn:  # as it mends a counter
         conn.execute(text("UPDATE scope_rules SET rule_id = DEFAULT, n = 0, opened = false"))
         assert conn.execute(select(scope_rules.c.cores)).scalars().all() == [None]
-    _matcher(postgresql, now, _config("{JobType: {MC: 6}}")).refresh()
+    queued_jobs.matcher(postgresql, now, _config("{JobType: {MC: 6}}")).refresh()
     assert scope_counters.agree(postgresql)

@@ -75,8 +75,7 @@ class Throttled(RuleBasedStateMachine):
         self.until: dict[str, datetime] = {}  # lease → when its pilot gives up unless it has begun
         self.watermarks: list[int] = []
         self.sent: list[reservations.Advertisement] = []
-        with database.writing(self.engine) as conn:
-            queued_jobs.put(conn, self.now, 12)
+        queued_jobs.put(self.engine, self.now, 12)
         self.restart()
         assert self._advertise(self.gateway.count(None))
 
@@ -255,14 +254,11 @@ class Throttled(RuleBasedStateMachine):
 
     def _ask(self, which: int, count: int) -> ClaimResult:
         room = self._room()
-        [look] = self.matchers[which].serve([self._request(count)])
-        assert isinstance(look, ClaimResult)
+        look = queued_jobs.serve(self.matchers[which], self._request(count))
         # Reported and unacknowledged together never reach over the limit.
         assert len(look.claimed) <= room
         assert look.refused == (None if room else "throttled") or not self._waiting()
-        self.matchers[which].settle([look])
-        with database.writing(self.engine) as conn:
-            queued_jobs.put(conn, self.now, len(look.claimed))
+        queued_jobs.put(self.engine, self.now, len(look.claimed))
         return look
 
     def _request(self, count: int) -> Any:
@@ -283,8 +279,7 @@ class Throttled(RuleBasedStateMachine):
 
     def _start(self, lease: str) -> None:
         try:
-            with database.writing(self.engine) as conn:
-                pilot_reports.start(conn, lease, lease_time=LEASE, now=self.now)
+            pilot_reports.start(self.engine, lease, lease_time=LEASE, now=self.now)
             self.started.add(lease)
         except StaleLease:
             self.gateway.phases.pop(lease, None)
@@ -293,8 +288,7 @@ class Throttled(RuleBasedStateMachine):
 
     def _hear(self, lease: str) -> None:
         try:
-            with database.writing(self.engine) as conn:
-                answer = pilot_reports.heartbeat(conn, lease, lease_time=LEASE, now=self.now)
+            answer = pilot_reports.heartbeat(self.engine, lease, lease_time=LEASE, now=self.now)
         except StaleLease:
             del self.gateway.phases[lease]
         else:
@@ -333,8 +327,7 @@ def test_a_job_that_is_rescheduled_on_its_way_counts_until_its_lease_ends(
     machine.match(which=0, count=2)
     machine.all_arrive()
     first, second = machine.gateway.phases
-    with database.writing(engine) as conn:
-        control.reschedule_jobs(conn, [machine.jobs[first]], source="ann", now=now, maximum=1)
+    stored_rows.reschedule(engine, now, machine.jobs[first], maximum=1)
     assert not machine._ask(0, 1).claimed
     assert machine._advertise(machine.gateway.count(machine._watermark()))
     assert not machine._ask(0, 1).claimed, "the advertisement counts both, as no start had been stored"
@@ -357,8 +350,7 @@ def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lea
     machine.now += LEASE
     machine.match(which=0, count=2)
     taken, other = machine.on_their_way
-    with database.writing(engine) as conn:
-        control.reschedule_jobs(conn, [machine.on_their_way[taken]], source="ann", now=machine.now, maximum=1)
+    stored_rows.reschedule(engine, machine.now, machine.on_their_way[taken], maximum=1)
     machine.now += LEASE
     assert not machine._ask(0, 1).claimed
     machine._start(other)

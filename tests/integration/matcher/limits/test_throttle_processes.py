@@ -48,8 +48,7 @@ class Site:
         self.arrived += 1
         self.most = max(self.most, self.gateway.total)
         self.most_submitting = max(self.most_submitting, self.gateway.number(SUBMITTING))
-        with database.writing(self.engine) as conn:
-            pilot_reports.start(conn, lease, lease_time=LEASE, now=datetime.now(UTC))
+        pilot_reports.start(self.engine, lease, lease_time=LEASE, now=datetime.now(UTC))
 
     def work(self) -> None:
         for lease, phase in list(self.gateway.phases.items()):
@@ -59,8 +58,7 @@ class Site:
                 self.gateway.phases[lease] = NEXT[phase]
                 continue
             del self.gateway.phases[lease]
-            with database.writing(self.engine) as conn:
-                pilot_reports.finish(conn, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
+            pilot_reports.finish(self.engine, lease, PayloadResult(status="Done"), now=datetime.now(UTC))
 
     def advertise(self) -> None:
         with database.writing(self.engine) as conn:
@@ -74,8 +72,7 @@ def test_no_process_gives_what_another_has_given(engine: Engine, database_url: s
     file, lasting = tmp_path / "grid.yaml", tmp_path / "lasting"
     file.write_text(TREE)
     lasting.touch()
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, datetime.now(UTC), 500)
+    queued_jobs.put(engine, datetime.now(UTC), 500)
     site = Site(engine)
     site.advertise()
     leases: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 
 from agents import pools as pool_agent
@@ -31,12 +31,12 @@ from requirements.errors import InvalidResource, PilotageError
 from requirements.record import Declarations, parse_record
 from requirements.resource import Location
 from taskqueue.db import database
-from taskqueue.jobs import control
 from taskqueue.leases import assignment
 from taskqueue.pools import mapping
 from taskqueue.sites import reservations
 from taskqueue.sites.reservations import Advertisement
-from tests.support.factories import queued_jobs, submitted_jobs
+from tests.support import databases
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import at, request
 from tests.support.factories.submitted_jobs import submit
 
@@ -129,8 +129,7 @@ def test_jobs_that_have_gone_need_no_other_node(grid: Grid) -> None:
     job, other = grid.submit({"OS": "el8"}), grid.submit({"OS": "el8", "Fast": True})
     for each in (job, other):
         assert grid.ask(at(MIXED), OS="el9") == "node"
-        with database.writing(grid.engine) as conn:
-            assert control.kill_jobs(conn, [each], source="test", now=grid.now)
+        stored_rows.kill(grid.engine, grid.now, each)
     assert grid.ask(at(MIXED), OS="el9") == "no_task_queue"
     elsewhere = grid.submit({"OS": "el9", "MaxRAM": 2000})
     assert grid.ask(at(MIXED), OS="el9") == [elsewhere]
@@ -143,10 +142,7 @@ def test_idle_pilots_of_one_batch_read_once_whether_jobs_still_wait(
     monkeypatch.setattr(matching, "_FRESH", math.inf)  # however long the machine takes between two batches
     for memory in (1000, 2000):
         grid.submit({"OS": "el8", "MaxRAM": memory})
-    statements: list[str] = []
-    event.listen(
-        grid.engine, "before_cursor_execute", lambda _conn, _cursor, text, *_: statements.append(text)
-    )
+    statements = databases.record_statements(grid.engine)
     read = []
     for pilots in (1, 20):
         asked = [request(NodeFacts={"OS": "el9"}, **at(MIXED)) for _ in range(pilots)]
@@ -316,8 +312,7 @@ def test_what_the_node_does_not_state_is_unknown_not_absent(grid: Grid) -> None:
 
 
 def test_a_job_without_requirements_asks_for_no_facts(grid: Grid, engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [job] = queued_jobs.put(conn, now)
+    [job] = queued_jobs.put(engine, now)
     grid.submit({"OS": "el8"})
     assert grid.ask(at(MIXED)) == [job]
     assert grid.ask(at(MIXED)) == "node"

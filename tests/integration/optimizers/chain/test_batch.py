@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, func, insert, select
+from sqlalchemy import Connection, Engine, insert
 
 from cs_config.classes.queue_class_index import QueueClassIndex
 from cs_config.classes.queue_columns import EligibleSets
@@ -32,6 +32,7 @@ from taskqueue.pools import pools, queue_class_store
 from taskqueue.schema.tables import pool_mappings, queue_class_versions, submit_pools
 from taskqueue.task_queues import listing
 from tests.support import concurrency, databases
+from tests.support.databases import count
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import GRID, grid, job, log_of, store_grid, submit, waiting, way
 from tests.support.wait import until
@@ -40,11 +41,6 @@ JOB = {"Executable": "a.sh"}
 NEEDS_4000 = {**JOB, "Requirements": {"Memory": 4000}}
 NEEDS_TOO_MUCH = {**JOB, "Requirements": {"Memory": 9000}}
 POOL_4000 = pool_id(Record(values=(("Memory", 4000),)), "lhcb")
-
-
-def count(engine: Engine, table: object) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
 
 
 def queues(engine: Engine, pool: str) -> list[str]:
@@ -153,8 +149,7 @@ def test_a_job_that_cannot_be_stored_is_held_alone_until_it_can(engine: Engine, 
 
 def test_a_description_that_cannot_be_read_fails_its_job_alone(engine: Engine, now: datetime) -> None:
     good, bad = submit(engine, grid(), now, JOB, {**JOB, "JobName": "x"})
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, bad, parameters="{not json")
+    stored_rows.force(engine, bad, parameters="{not json")
     result = batch.optimize(engine, grid(), [good, bad], now=now)
     assert (result.waiting, result.failed) == ((good,), (bad,))
     assert job(engine, bad).minor_status == "JobSanity optimizer"
@@ -215,8 +210,7 @@ def asked(engine: Engine, job_id: int) -> object:
 def test_a_job_that_is_back_is_held_where_a_step_would_fail_it(engine: Engine, now: datetime) -> None:
     [job_id] = submit(engine, grid(), now, JOB)
     batch.optimize(engine, grid(), [job_id], now=now)
-    with database.writing(engine) as conn:
-        assert control.reschedule_jobs(conn, [job_id], source="ann", now=now, maximum=3)
+    stored_rows.reschedule(engine, now, job_id)
 
     def fail(candidate: JobContext, context: ChainContext) -> Outcome:
         return Failed(reason="its data are gone")
@@ -257,8 +251,7 @@ def test_the_hold_time_is_configured(engine: Engine, now: datetime) -> None:
 def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, now: datetime) -> None:
     [job_id] = submit(engine, grid(), now, NEEDS_4000)
     batch.optimize(engine, grid(), [job_id], now=now)
-    with database.writing(engine) as conn:
-        assert control.reschedule_jobs(conn, [job_id], source="ann", now=now, maximum=3)
+    stored_rows.reschedule(engine, now, job_id)
     batch.optimize(engine, grid(), [job_id], now=now)
     assert job(engine, job_id).application_status.startswith("rescheduled 1 time,")
     batch.optimize(engine, grid(), [job_id], now=now + timedelta(seconds=60))
@@ -268,8 +261,7 @@ def test_a_rescheduled_job_waits_for_its_delay_and_comes_again(engine: Engine, n
 
 def test_a_job_that_is_killed_on_its_way_stays_killed(engine: Engine, now: datetime) -> None:
     def kill(candidate: JobContext, context: ChainContext) -> Outcome:
-        with database.writing(engine) as conn:
-            assert control.kill_jobs(conn, [candidate.job_id], source="ann", now=now)
+        stored_rows.kill(engine, now, candidate.job_id)
         return Done(candidate=candidate)
 
     [job_id] = submit(engine, grid(), now, JOB)
@@ -323,8 +315,7 @@ def test_what_is_stored_of_a_pool_counts_more_than_an_older_configuration(
 def test_a_pool_that_an_older_configuration_brings_is_left_to_the_pool_agent(
     engine: Engine, now: datetime
 ) -> None:
-    with database.writing(engine) as conn:
-        conn.execute(insert(queue_class_versions).values(vo="lhcb", config_version=7))
+    databases.execute(engine, insert(queue_class_versions).values(vo="lhcb", config_version=7))
     [job_id] = submit(engine, grid(), now, NEEDS_4000)
     batch.optimize(engine, grid(), [job_id], now=now)
     assert waiting(engine) == [job_id]

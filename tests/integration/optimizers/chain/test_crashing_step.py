@@ -7,7 +7,7 @@ import signal
 from datetime import datetime
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, select
 
 from agents import leader, sweep
 from optimizers.chain import chain
@@ -16,6 +16,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import optimizer_queue
 from taskqueue.schema.tables import trials as table
+from tests.support import databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import grid, job, submit, waiting
 
@@ -61,8 +62,7 @@ def test_a_job_that_kills_the_sweep_fails_alone(database_url: str, now: datetime
     assert found.status is JobStatus.FAILED
     assert "crashed 4 times" in found.application_status
     assert ends == [signal.SIGSEGV] * 4 + [0, 0]
-    with database.reading(engine) as conn:
-        left = conn.scalars(select(table.c.job_id)).all()
+    left = databases.scalars(engine, select(table.c.job_id))
     assert set(left) <= {bad}
     engine.dispose()
 
@@ -89,13 +89,11 @@ def test_an_error_that_the_process_survives_is_no_crash(
             patch.setattr("optimizers.chain.batch.optimize", _away)
             with pytest.raises(ConnectionError):
                 sweep.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="me")
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(func.count()).select_from(table)) == 1
+    assert databases.count(engine, table) == 1
     assert sweep.cycle(engine, grid(), now=now + leader.LEASE_TIME, holder="me") == sweep.SweepResult(
         waiting=1
     )
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(func.count()).select_from(table)) == 0
+    assert databases.count(engine, table) == 0
 
 
 def _away(*_: object, **__: object) -> None:

@@ -116,8 +116,7 @@ def test_those_that_share_are_decided_one_by_one_where_they_differ(engine: Engin
         engine, now, f"{GRID}Operations: {{Defaults: {{JobScheduling: {{AllowInvalidSites: false}}}}}}\n"
     )
     bad = submit(engine, strict, now, *unknown)
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [ids[4]], source="test", now=now)
+    stored_rows.kill(engine, now, ids[4])
     result = batch.optimize(engine, strict, [*ids, *bad], now=now)
     good = [job_id for job_id in ids if job_id != ids[4]]
     assert (result.waiting, result.failed, result.left) == (tuple(good), tuple(bad), (ids[4],))

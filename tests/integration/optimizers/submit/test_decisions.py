@@ -26,6 +26,8 @@ from taskqueue.jobs.jobs import Job
 from taskqueue.pools import pools
 from taskqueue.schema.tables import queue_class_versions
 from taskqueue.task_queues import task_queues
+from tests.support import databases
+from tests.support.factories import submitted_jobs
 from tests.support.factories.submitted_jobs import ANN, GRID, grid, job, store_grid, submit, way
 
 TEXT = """
@@ -60,8 +62,7 @@ def decide(
 
 def shared(engine: Engine, job_id: int) -> tuple[Job, list[log.LogEntry]]:
     """A job and its log without its own values."""
-    with database.reading(engine) as conn:
-        entries = [replace(line, job_id=0) for line in log.read_log(conn, job_id)]
+    entries = [replace(line, job_id=0) for line in submitted_jobs.log_of(engine, job_id)]
     return replace(job(engine, job_id), job_id=0, job_name="", description_id=0), entries
 
 
@@ -189,8 +190,7 @@ def test_what_was_decided_by_another_version_than_the_stored_one_is_decided_agai
     engine: Engine, config: Configuration, now: datetime
 ) -> None:
     """The configuration was replaced, and the pools were refreshed, between the decision and the commit."""
-    with database.writing(engine) as conn:
-        conn.execute(queue_class_versions.update().values(config_version=config.version + 1))
+    databases.execute(engine, queue_class_versions.update().values(config_version=config.version + 1))
     late = decide(engine, config, now, text("late"), {"Executable": "a"})
     assert late.due == [late.job_ids[0]]
     newer = grid(version=config.version + 1)

@@ -9,7 +9,6 @@ from optimizers.chain import batch
 from optimizers.submit import editing
 from optimizers.submit.editing import EditResult
 from requirements.states import JobStatus
-from taskqueue.db import database
 from tests.support import concurrency
 from tests.support.factories.submitted_jobs import claim, grid, job, submit, waiting
 
@@ -39,13 +38,11 @@ def test_after_an_edit_no_claim_gets_the_old_description(engine: Engine, now: da
     before = job(engine, job_id)
     assert edit(engine, job_id, now).done == [job_id]
     assert waiting(engine) == []
-    with database.writing(engine) as conn:
-        assert claim(conn, now) == []
+    assert claim(engine, now) == []
     batch.optimize(engine, grid(), [job_id], now=now)
     after = job(engine, job_id)
     assert (after.status, after.submit_pool != before.submit_pool) == (JobStatus.WAITING, True)
-    with database.writing(engine) as conn:
-        [given] = claim(conn, now)
+    [given] = claim(engine, now)
     assert json.loads(given.description_json)["Requirements"] == {"Memory": 1000}
 
 

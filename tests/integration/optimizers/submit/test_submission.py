@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Connection, Engine, text
 
 from cs_config.options import bounds
 from cs_config.options.options import LimitOptions
@@ -21,16 +21,12 @@ from taskqueue.errors import IdempotencyConflict, QuotaExceeded
 from taskqueue.jobs import descriptions, submission
 from taskqueue.schema.tables import descriptions as descriptions_table
 from taskqueue.schema.tables import jobs as jobs_table
-from tests.support import concurrency, wait
+from tests.support import concurrency, databases, wait
+from tests.support.databases import count
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import ANN, GRID, OPERATOR, grid, job, submit
 
 JOB = {"Executable": "a.sh"}
-
-
-def count(engine: Engine, table: object = jobs_table) -> int:
-    with database.reading(engine) as conn:
-        return conn.execute(select(func.count()).select_from(table)).scalar_one()  # type: ignore[arg-type]
 
 
 def body(engine: Engine, job_id: int) -> dict[str, object]:
@@ -52,7 +48,7 @@ def test_one_bad_job_refuses_the_whole_and_is_named(engine: Engine, now: datetim
         submit(engine, grid(), now, JOB, *wrong)
     paths = [problem.path for problem in caught.value.problems]
     assert paths == ["jobs[1]/CPUTime", "jobs[2]/Sitte", "jobs[3]/description"]
-    assert count(engine) == 0
+    assert count(engine, jobs_table) == 0
 
 
 def test_a_single_job_has_no_index(engine: Engine, now: datetime) -> None:
@@ -88,7 +84,7 @@ def test_a_member_that_is_wrong_refuses_all_and_is_named(engine: Engine, now: da
     text = "Executable: a.sh\nCPUTime: '%s'\nParameters: [1000, many]\n"
     with pytest.raises(InvalidJob, match="in the job with n=1, s=many"):
         submit(engine, grid(), now, text)
-    assert count(engine) == 0
+    assert count(engine, jobs_table) == 0
 
 
 def test_equal_descriptions_side_by_side_are_stored_once(engine: Engine, now: datetime) -> None:
@@ -100,7 +96,7 @@ def test_equal_descriptions_side_by_side_are_stored_once(engine: Engine, now: da
 def test_the_same_key_gives_the_same_ids(engine: Engine, now: datetime) -> None:
     first = submit(engine, grid(), now, JOB, JOB, key="k")
     assert submit(engine, grid(), now + timedelta(days=6), JOB, JOB, key="k") == first
-    assert count(engine) == 2
+    assert count(engine, jobs_table) == 2
 
 
 def test_the_same_key_gives_the_same_ids_though_the_configuration_refuses_the_job_now(
@@ -134,7 +130,7 @@ def test_a_refused_submission_does_not_use_up_its_key(engine: Engine, now: datet
 def test_the_same_key_at_once_makes_the_jobs_once(engine: Engine, now: datetime) -> None:
     answers = concurrency.at_once(4, lambda _: submit(engine, grid(), now, JOB, JOB, key="k"))
     assert len({tuple(answer) for answer in answers}) == 1
-    assert count(engine) == 2
+    assert count(engine, jobs_table) == 2
 
 
 def test_only_an_operator_submits_for_others(engine: Engine, now: datetime) -> None:
@@ -143,7 +139,7 @@ def test_only_an_operator_submits_for_others(engine: Engine, now: datetime) -> N
         NotAllowed, match=r"jobs\[1\]/.*Owner: 'bob'.*OwnerGroup: 'lhcb_prod', yours is 'lhcb_user'"
     ):
         submit(engine, grid(), now, JOB, others)
-    assert count(engine) == 0
+    assert count(engine, jobs_table) == 0
     [job_id] = submit(engine, grid(), now, others, submitter=OPERATOR)
     found = job(engine, job_id)
     assert (found.vo, found.owner, found.owner_group) == ("lhcb", "bob", "lhcb_prod")
@@ -187,8 +183,7 @@ def test_waiting_jobs_have_limits(engine: Engine, now: datetime, option: str, me
     [last] = submit(engine, config, now, JOB)
     with pytest.raises(QuotaExceeded):
         submit(engine, config, now, JOB)
-    with database.writing(engine) as conn:
-        stored_rows.force(conn, last, status="Running")
+    stored_rows.force(engine, last, status="Running")
     assert submit(engine, config, now, JOB)
 
 
@@ -214,7 +209,7 @@ def test_a_limit_holds_for_submissions_at_the_same_time(
         submit(engine, config, now, JOB, JOB, JOB)
         with pytest.raises(QuotaExceeded):
             second[0].result()
-    assert count(engine) == 3
+    assert count(engine, jobs_table) == 3
 
 
 def _count_waits_for_a_quota(conn: Connection) -> int:
@@ -257,8 +252,7 @@ def test_small_submissions_that_wait_for_a_large_one_do_not_wait_for_each_other_
 ) -> None:
     """The large one leaves too little for submissions that share the lock."""
     monkeypatch.setattr(bounds, "DECIDED_JOBS", 1)
-    with database.reading(postgresql) as conn:
-        connections = conn.execute(submission.CONNECTIONS).scalar_one()
+    connections = databases.scalar(postgresql, submission.CONNECTIONS)
     most = 3 * connections + 20
     config = grid(GRID + f"Operations: {{Defaults: {{Limits: {{WaitingJobsPerOwner: {most}}}}}}}\n")
     store_jobs = submission.store_jobs
@@ -352,7 +346,7 @@ def test_a_sandbox_that_is_not_there_refuses_the_job(
 ) -> None:
     with pytest.raises(InvalidJob, match=message):
         submit(engine, grid(), now, {**JOB, "InputSandbox": entries}, sandbox=beside)
-    assert count(engine) == 0
+    assert count(engine, jobs_table) == 0
 
 
 def test_a_sandbox_of_another_vo_is_not_there(engine: Engine, now: datetime, archive: str) -> None:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine, Table, func, select, update
+from sqlalchemy import Engine, Table, func, select, update
 
 from agents import accounting
 from requirements.resource import Location
@@ -37,10 +37,11 @@ def _cycle(engine: Engine, now: datetime) -> None:
     accounted_jobs.count(engine, now, holder="test")
 
 
-def _sum(conn: Connection, table: Table, name: str, *by: str) -> dict[object, float]:
+def _sum(engine: Engine, table: Table, name: str, *by: str) -> dict[object, float]:
     columns = [table.c[each] for each in by]
-    statement = select(*columns, func.sum(table.c[name])).group_by(*columns)
-    found = ((values if len(by) > 1 else values[0], total) for *values, total in conn.execute(statement))
+    with database.reading(engine) as conn:
+        rows = conn.execute(select(*columns, func.sum(table.c[name])).group_by(*columns)).all()
+    found = ((values if len(by) > 1 else values[0], total) for *values, total in rows)
     return {
         tuple(key) if isinstance(key, list) else key: round(float(total), 3) for key, total in found if total
     }
@@ -72,11 +73,10 @@ def test_what_no_pilot_told_is_not_taken_for_idle(engine: Engine, now: datetime)
             [lease] = accounted_jobs.begin(conn, accounted_jobs.put(conn, now), now)
             accounted_jobs.finish(conn, [lease], now + HOUR, PayloadResult(status="Failed", cpu_seconds=told))
     _cycle(engine, now + 2 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Failed": 7200}
-        assert _sum(conn, accounted_use, "told_core_seconds", "status") == {"Failed": 3600}
-        assert _sum(conn, accounted_use, "cpu_seconds", "status") == {"Failed": 1800}
-        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {}
+    assert _sum(engine, accounted_use, "wall_seconds", "status") == {"Failed": 7200}
+    assert _sum(engine, accounted_use, "told_core_seconds", "status") == {"Failed": 3600}
+    assert _sum(engine, accounted_use, "cpu_seconds", "status") == {"Failed": 1800}
+    assert _sum(engine, accounted_use, "normalised_seconds", "status") == {}
 
 
 def test_no_attempt_counts_more_cpu_time_than_its_cores_can_have_used(engine: Engine, now: datetime) -> None:
@@ -86,9 +86,8 @@ def test_no_attempt_counts_more_cpu_time_than_its_cores_can_have_used(engine: En
         done = PayloadResult(status="Done", cpu_seconds=1e11, cpu_power=3.0)
         accounted_jobs.finish(conn, leases, now + HOUR, done)
     _cycle(engine, now + 2 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "cpu_seconds", "status") == {"Done": 7920}
-        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {"Done": 23760}
+    assert _sum(engine, accounted_use, "cpu_seconds", "status") == {"Done": 7920}
+    assert _sum(engine, accounted_use, "normalised_seconds", "status") == {"Done": 23760}
 
 
 def test_no_processor_counts_more_than_one_can_have(engine: Engine, now: datetime) -> None:
@@ -97,8 +96,7 @@ def test_no_processor_counts_more_than_one_can_have(engine: Engine, now: datetim
         done = PayloadResult(status="Done", cpu_seconds=10.0, cpu_power=1_000_000.0)
         accounted_jobs.finish(conn, leases, now + HOUR, done)
     _cycle(engine, now + 2 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "normalised_seconds", "status") == {"Done": 10_000}
+    assert _sum(engine, accounted_use, "normalised_seconds", "status") == {"Done": 10_000}
 
 
 def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
@@ -109,19 +107,18 @@ def test_a_killed_job_ends_at_once_and_its_attempt_when_its_pilot_says_so(
         leases = accounted_jobs.begin(conn, job_ids, now)
         control.kill_jobs(conn, job_ids, source="test", now=now + HOUR)
     _cycle(engine, now + HOUR + 5 * MINUTE)
+    assert _sum(engine, accounted_use, "jobs", "status") == {"Killed": 2}
+    assert _sum(engine, accounted_use, "wall_seconds", "status") == {}
     with database.writing(engine) as conn:
-        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
-        assert _sum(conn, accounted_use, "wall_seconds", "status") == {}
         accounted_jobs.finish(conn, leases[:1], now + 2 * HOUR)
         assert (
             expiry.close_killed(conn, silent_since={"lhcb": now + 3 * HOUR}, now=now + 3 * HOUR)
             == job_ids[1:]
         )
     _cycle(engine, now + 4 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
-        assert _sum(conn, accounted_use, "attempts", "status") == {"Killed": 2}
-        assert _sum(conn, accounted_use, "wall_seconds", "status") == {"Killed": 5 * 3600}
+    assert _sum(engine, accounted_use, "jobs", "status") == {"Killed": 2}
+    assert _sum(engine, accounted_use, "attempts", "status") == {"Killed": 2}
+    assert _sum(engine, accounted_use, "wall_seconds", "status") == {"Killed": 5 * 3600}
 
 
 def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, now: datetime) -> None:
@@ -140,22 +137,20 @@ def test_every_way_in_which_an_attempt_is_closed_counts_it_once(engine: Engine, 
         expiry.mark_stalled(conn, silent_since={"lhcb": later}, now=later)
         pilot_reports.give_up(conn, "lhcb", stalled_since=later + MINUTE, max_rescheduling=0, now=later)
     _cycle(engine, now + 2 * HOUR)
-    with database.reading(engine) as conn:
-        closed = conn.execute(select(func.count()).where(attempts.c.closed_at.is_not(None))).scalar_one()
-        counted = _sum(conn, accounted_use, "attempts", "status")
-        assert sum(counted.values()) == closed == 6
-        assert _sum(conn, accounted_use, "wall_seconds", "vo") == {"lhcb": 6 * 3600}
-        assert counted == {"Done": 1, "Failed": 3, "Rescheduled": 2}
-        assert _sum(conn, accounted_use, "jobs", "status") == {"Done": 1, "Failed": 3}
+    closed = databases.scalar(engine, select(func.count()).where(attempts.c.closed_at.is_not(None)))
+    counted = _sum(engine, accounted_use, "attempts", "status")
+    assert sum(counted.values()) == closed == 6
+    assert _sum(engine, accounted_use, "wall_seconds", "vo") == {"lhcb": 6 * 3600}
+    assert counted == {"Done": 1, "Failed": 3, "Rescheduled": 2}
+    assert _sum(engine, accounted_use, "jobs", "status") == {"Done": 1, "Failed": 3}
 
 
 def test_a_job_that_never_ran_ends_nowhere(engine: Engine, now: datetime) -> None:
     with database.writing(engine) as conn:
         control.kill_jobs(conn, accounted_jobs.put(conn, now), source="test", now=now + HOUR)
     _cycle(engine, now + 2 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "jobs", "site", "status") == {("", "Killed"): 1}
-        assert _sum(conn, accounted_waits, "seconds", "site", "cause") == {("", "a pilot"): 3600}
+    assert _sum(engine, accounted_use, "jobs", "site", "status") == {("", "Killed"): 1}
+    assert _sum(engine, accounted_waits, "seconds", "site", "cause") == {("", "a pilot"): 3600}
 
 
 def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine, now: datetime) -> None:
@@ -164,18 +159,17 @@ def test_each_time_of_waiting_counts_with_the_end_that_it_led_to(engine: Engine,
         leases = accounted_jobs.begin(conn, [job_id], now + 10 * MINUTE, place=PLACE)
         accounted_jobs.finish(conn, leases, now + 20 * MINUTE, PayloadResult(status="Failed"))
     _cycle(engine, now + HOUR)
+    assert _sum(engine, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
     with database.writing(engine) as conn:
-        assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {("Failed", "a pilot"): 600}
         assert control.reschedule_jobs(conn, [job_id], source="test", now=now + 2 * HOUR, maximum=3) == [
             job_id
         ]
         assert control.kill_jobs(conn, [job_id], source="test", now=now + 3 * HOUR)
     _cycle(engine, now + 4 * HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_waits, "seconds", "status", "cause") == {
-            ("Failed", "a pilot"): 600,
-            ("Killed", "optimizers"): 3600,
-        }
+    assert _sum(engine, accounted_waits, "seconds", "status", "cause") == {
+        ("Failed", "a pilot"): 600,
+        ("Killed", "optimizers"): 3600,
+    }
 
 
 def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime) -> None:
@@ -191,14 +185,12 @@ def test_what_kept_a_job_from_pilots_is_told_apart(engine: Engine, now: datetime
         leases = accounted_jobs.begin(conn, [job_id], now + 20 * MINUTE, place=PLACE)
         accounted_jobs.finish(conn, leases, now + HOUR)
     accounting.cycle(engine, now=now + HOUR + MINUTE, holder="test")
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_waits, "seconds", "cause") == {}, "the matchers write a minute late"
+    assert _sum(engine, accounted_waits, "seconds", "cause") == {}, "the matchers write a minute late"
     _cycle(engine, now + HOUR + 3 * MINUTE)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_waits, "seconds", "site", "cause") == {
-            ("LCG.A.org", "throttled"): 900,
-            ("LCG.A.org", "a pilot"): 300,
-        }
+    assert _sum(engine, accounted_waits, "seconds", "site", "cause") == {
+        ("LCG.A.org", "throttled"): 900,
+        ("LCG.A.org", "a pilot"): 300,
+    }
 
 
 def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime) -> None:
@@ -207,9 +199,8 @@ def test_a_wrong_clock_does_not_hold_the_others_up(engine: Engine, now: datetime
         assert control.kill_jobs(conn, [first], source="test", now=now + timedelta(days=365))
         assert control.kill_jobs(conn, [second], source="test", now=now + MINUTE)
     _cycle(engine, now + HOUR)
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "jobs", "status") == {"Killed": 2}
-        assert sum(_sum(conn, accounted_waits, "seconds", "hour").values()) == 365 * 86400 + 60
+    assert _sum(engine, accounted_use, "jobs", "status") == {"Killed": 2}
+    assert sum(_sum(engine, accounted_waits, "seconds", "hour").values()) == 365 * 86400 + 60
 
 
 @pytest.mark.parametrize(
@@ -246,24 +237,21 @@ def test_what_is_old_is_kept_by_longer_times(engine: Engine, now: datetime) -> N
                 conn, leases, begun + 30 * MINUTE, PayloadResult(status="Done", cpu_seconds=60.0)
             )
     _cycle(engine, now)
-    with database.reading(engine) as conn:
-        fine = {name: _sum(conn, accounted_use, name, "vo") for name in usage.SUM_NAMES}
-        waited = _sum(conn, accounted_waits, "seconds", "cause")
-        assert len(_sum(conn, accounted_use, "jobs", "hour")) == 3
+    fine = {name: _sum(engine, accounted_use, name, "vo") for name in usage.SUM_NAMES}
+    waited = _sum(engine, accounted_waits, "seconds", "cause")
+    assert len(_sum(engine, accounted_use, "jobs", "hour")) == 3
     for days in (4, 91, 92):
         _cycle(engine, now + timedelta(days=days))
-    with database.reading(engine) as conn:
-        [(day, number)] = _sum(conn, accounted_use, "jobs", "hour").items()
-        assert (day, number) == (now.replace(hour=0), 3)
-        assert {name: _sum(conn, accounted_use, name, "vo") for name in usage.SUM_NAMES} == fine
-        assert _sum(conn, accounted_waits, "seconds", "cause") == waited
-        assert len(_sum(conn, accounted_waits, "seconds", "hour")) == 1
-        assert set(_sum(conn, job_flows, "came", "minute")) == {at + hour * HOUR for hour in range(3)}
-        assert _sum(conn, job_flows, "came", "status")["Done"] == 3
+    [(day, number)] = _sum(engine, accounted_use, "jobs", "hour").items()
+    assert (day, number) == (now.replace(hour=0), 3)
+    assert {name: _sum(engine, accounted_use, name, "vo") for name in usage.SUM_NAMES} == fine
+    assert _sum(engine, accounted_waits, "seconds", "cause") == waited
+    assert len(_sum(engine, accounted_waits, "seconds", "hour")) == 1
+    assert set(_sum(engine, job_flows, "came", "minute")) == {at + hour * HOUR for hour in range(3)}
+    assert _sum(engine, job_flows, "came", "status")["Done"] == 3
     _cycle(engine, now + timedelta(days=500))
-    with database.reading(engine) as conn:
-        assert _sum(conn, job_flows, "came", "status") == {}
-        assert _sum(conn, accounted_use, "jobs", "vo") == {"lhcb": 3}
+    assert _sum(engine, job_flows, "came", "status") == {}
+    assert _sum(engine, accounted_use, "jobs", "vo") == {"lhcb": 3}
 
 
 @pytest.mark.parametrize("statement", range(6, 26, 3))
@@ -278,6 +266,5 @@ def test_who_is_killed_while_it_folds_has_lost_and_doubled_nothing(
     with crashes.killed_at(engine, statement), contextlib.suppress(crashes.KilledError):
         accounting.cycle(engine, now=later, holder="victim")
     assert accounting.cycle(engine, now=later + HOUR, holder="heir") is not None
-    with database.reading(engine) as conn:
-        assert _sum(conn, accounted_use, "wall_seconds", "hour") == {now.replace(hour=0): 4 * 3600 - 60}
-        assert _sum(conn, job_flows, "came", "status")["Done"] == 1
+    assert _sum(engine, accounted_use, "wall_seconds", "hour") == {now.replace(hour=0): 4 * 3600 - 60}
+    assert _sum(engine, job_flows, "came", "status")["Done"] == 1

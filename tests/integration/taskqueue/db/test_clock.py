@@ -12,20 +12,11 @@ from taskqueue.db import clock, database
 from taskqueue.db.clock import DatabaseClock
 from taskqueue.leases import uptime
 from taskqueue.schema.tables import agent_leases, service_uptime
+from tests.support.clocks import ManualClock
 from tests.support.factories import queued_jobs
 
 DAY = timedelta(days=1)
 AHEAD, BEHIND = DAY, -DAY
-
-
-class Steady:
-    """Seconds that are counted by hand."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def host(offset: timedelta) -> datetime:
@@ -41,12 +32,12 @@ def read(engine: Engine) -> datetime:
 def test_the_clock_is_the_databases_whatever_that_of_the_host_shows(
     postgresql: Engine, offset: timedelta
 ) -> None:
-    steady = Steady()
+    steady = ManualClock()
     before = read(postgresql)
     measured = DatabaseClock(postgresql, host=partial(host, offset), steady=steady)
     first = measured()
     assert before <= first <= read(postgresql)
-    steady.seconds += 100
+    steady.now += 100
     assert measured() == first + timedelta(seconds=100)
     # Counted wrongly, as on a host that was suspended: the next reading corrects it.
     again = measured.read()

@@ -19,13 +19,12 @@ from examples.servers.postgres import Postgres
 from taskqueue.db import compiled_sql, database, postgresql, sql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
 from taskqueue.schema.tables import jobs
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.factories import stored_rows
 
 
 def _count(engine: Engine) -> int:
-    with database.reading(engine) as conn:
-        return int(conn.execute(text("SELECT count(*) FROM config_imports")).scalar_one())
+    return int(databases.scalar(engine, text("SELECT count(*) FROM config_imports")))
 
 
 def _put(conn: object, name: str) -> None:
@@ -74,8 +73,7 @@ def test_who_reads_first_and_writes_later_does_not_fail_when_others_write(databa
                 conn.execute(text("UPDATE config_imports SET version = :v"), {"v": seen + 1})
 
     concurrency.at_once(4, increment)
-    with database.reading(engines[0]) as conn:
-        assert conn.execute(text("SELECT version FROM config_imports")).scalar_one() == 80
+    assert databases.scalar(engines[0], text("SELECT version FROM config_imports")) == 80
     for engine in engines:
         engine.dispose()
 

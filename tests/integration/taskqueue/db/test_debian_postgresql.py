@@ -55,8 +55,7 @@ def _list_compiled(server: Postgres, engine: Engine) -> list[str]:
 def test_jobs_are_handed_out_and_no_statement_is_compiled(
     server: Postgres, engine: Engine, now: datetime
 ) -> None:
-    with database.writing(engine) as conn:
-        job_ids = queued_jobs.put(conn, now, 40)
+    job_ids = queued_jobs.put(engine, now, 40)
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
 
         async def ask() -> list[int]:

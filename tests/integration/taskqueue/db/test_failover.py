@@ -19,7 +19,7 @@ from taskqueue.leases import expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import attempts, jobs
-from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories import pilot_reports, queued_jobs, submitted_jobs
 from tests.support.factories.queued_jobs import request
 from tests.support.wait import until
 
@@ -100,11 +100,6 @@ def load(engine: Engine, now: datetime) -> Iterator[_Load]:
     claimer.stop()
 
 
-def _put(engine: Engine, now: datetime, count: int) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count)
-
-
 def _known(engine: Engine) -> tuple[set[int], set[str]]:
     """The jobs and the leases that the database knows."""
     with database.reading(engine) as conn:
@@ -130,13 +125,13 @@ def _finish(engine: Engine, given: Sequence[ClaimedJob], now: datetime) -> list[
 def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
     engine: Engine, primary: Postgres, replica: Postgres, load: _Load, now: datetime
 ) -> None:
-    received = _put(engine, now, 150)
+    received = queued_jobs.put(engine, now, 150)
     load.start()
     load.go_on_until_more(20)
     load.pause()  # or they take all that is left, where this takes long
     replica.catch_up(primary)
     replica.fall_behind()
-    not_received = _put(engine, now, 20)
+    not_received = queued_jobs.put(engine, now, 20)
     load.go_on_until_more(20)
     primary.kill()  # whoever asks at this moment gets no answer
     load.pause()
@@ -154,9 +149,9 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
 
     # The same matcher lives on.
     load.go_on()
-    until(lambda: not _left(engine))
+    until(lambda: not submitted_jobs.waiting(engine))
     load.pause()
-    [new] = _put(engine, now, 1)
+    [new] = queued_jobs.put(engine, now, 1)
     load.go_on()
     until(lambda: load.given[-1].job_id == new)
     assert new > max(not_received)
@@ -170,11 +165,6 @@ def test_only_what_was_not_received_is_lost_and_nothing_is_doubled(
     refused = _finish(engine, load.given, now + timedelta(minutes=2))
     assert {each.lease for each in refused} == {each.lease for each in unknown}
     _nobody_is_orphaned(engine, load, now)
-
-
-def _left(engine: Engine) -> list[int]:
-    with database.reading(engine) as conn:
-        return queued_jobs.left(conn)
 
 
 def _nobody_is_orphaned(engine: Engine, load: _Load, now: datetime) -> None:

@@ -17,7 +17,8 @@ from taskqueue.leases import attempts, expiry
 from taskqueue.leases.opening import ClaimedJob
 from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import installation, scopes, submit_pools
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support import databases
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import request
 from tests.support.factories.submitted_jobs import GRID, grid
 
@@ -65,8 +66,7 @@ def test_a_running_job_is_not_stalled_because_nobody_could_hear_of_it(
     engine: Engine, now: datetime, held: ClaimedJob
 ) -> None:
     later = now + timedelta(hours=2)
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, held.lease, lease_time=LEASE, now=now)
+    pilot_reports.start(engine, held.lease, lease_time=LEASE, now=now)
     _recover(engine, later)
     with database.writing(engine) as conn:
         assert expiry.mark_stalled(conn, silent_since={"lhcb": later - MINUTE}, now=later) == []
@@ -77,19 +77,16 @@ def test_a_heartbeat_or_an_end_says_that_a_job_was_begun_whose_start_is_lost(
     engine: Engine, now: datetime, held: ClaimedJob
 ) -> None:
     _recover(engine, now + MINUTE)
-    with database.writing(engine) as conn:
-        pilot_reports.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+    pilot_reports.heartbeat(engine, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.RUNNING
     assert _expire(engine, now + timedelta(days=1)) == [], "it is silent from now on, not unbegun"
-    with database.writing(engine) as conn:
-        pilot_reports.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+    pilot_reports.finish(engine, held.lease, DONE, now=now + 3 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
 def test_an_end_whose_start_is_lost_is_stored(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
-    with database.writing(engine) as conn:
-        pilot_reports.finish(conn, held.lease, DONE, now=now + 2 * MINUTE)
+    pilot_reports.finish(engine, held.lease, DONE, now=now + 2 * MINUTE)
     assert _status(engine, held.job_id) is JobStatus.DONE
 
 
@@ -100,9 +97,8 @@ def test_a_killed_job_whose_pilot_reports_stays_killed(
         attempts.request_end(conn, [held.job_id])
         stored_rows.force(conn, held.job_id, status=JobStatus.KILLED.value)
     _recover(engine, now + MINUTE)
-    with database.writing(engine) as conn:
-        answer = pilot_reports.heartbeat(conn, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
-        pilot_reports.finish(conn, held.lease, DONE, now=now + 3 * MINUTE)
+    answer = pilot_reports.heartbeat(engine, held.lease, lease_time=LEASE, now=now + 2 * MINUTE)
+    pilot_reports.finish(engine, held.lease, DONE, now=now + 3 * MINUTE)
     assert answer["commands"] == ["kill"]
     assert _status(engine, held.job_id) is JobStatus.KILLED
 
@@ -114,15 +110,13 @@ def test_without_a_recovery_an_end_needs_a_start(engine: Engine, now: datetime, 
 
 def test_the_log_of_a_job_says_what_happened_to_it(engine: Engine, now: datetime, held: ClaimedJob) -> None:
     _recover(engine, now + MINUTE)
-    with database.reading(engine) as conn:
-        last = log.read_log(conn, held.job_id)[-1]
+    last = submitted_jobs.log_of(engine, held.job_id)[-1]
     assert (last.source, last.minor_status) == (incarnation.SOURCE, incarnation.QUARANTINED)
     assert (last.from_status, last.to_status, last.epoch) == (JobStatus.MATCHED, JobStatus.MATCHED, 1)
 
 
 def test_no_id_that_may_have_been_given_out_is_given_out_again(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        [before] = queued_jobs.put(conn, now)
+    [before] = queued_jobs.put(engine, now)
     done = _recover(engine, now + timedelta(hours=1))
     with database.writing(engine) as conn:
         [after] = queued_jobs.put(conn, now)
@@ -149,15 +143,12 @@ def test_no_epoch_is_given_out_again(engine: Engine, now: datetime, held: Claime
 
 def test_a_second_recovery_leaves_out_what_came_after_the_first(engine: Engine, now: datetime) -> None:
     """Restored from the same backup once more, nothing of the time between is given out again."""
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now)
+    queued_jobs.put(engine, now)
     first = _recover(engine, now + timedelta(hours=1))
-    with database.writing(engine) as conn:
-        conn.execute(update(installation).values(incarnation=1, epoch_floor=0))
+    databases.execute(engine, update(installation).values(incarnation=1, epoch_floor=0))
     second = _recover(engine, now + timedelta(hours=2))
     assert second.incarnation > first.incarnation
-    with database.reading(engine) as conn:
-        assert conn.execute(select(installation.c.epoch_floor)).scalar_one() >= 3600
+    assert databases.scalar(engine, select(installation.c.epoch_floor)) >= 3600
 
 
 def test_watermarks_and_turns_of_agents_go_beyond_what_may_have_been_given_out(
@@ -215,8 +206,7 @@ def test_an_empty_installation_recovers(engine: Engine, now: datetime) -> None:
     done = _recover(engine, now)
     assert (done.quarantined, done.last_commit, done.config_version) == (0, None, 0)
     assert done.incarnation == int(now.timestamp())
-    with database.writing(engine) as conn:
-        assert queued_jobs.put(conn, now)[0] > done.left_out
+    assert queued_jobs.put(engine, now)[0] > done.left_out
 
 
 def test_where_no_job_ever_was_the_configuration_says_what_was_the_last_commit(

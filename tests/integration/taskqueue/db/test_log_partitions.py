@@ -18,8 +18,8 @@ from taskqueue.db.log_partitions import AHEAD, REST, NotPartitioned
 from taskqueue.jobs import log
 from taskqueue.jobs.log import LogEntry
 from taskqueue.schema.tables import job_log, jobs
-from tests.support import concurrency, large_database
-from tests.support.factories import stored_rows
+from tests.support import concurrency, databases, large_database
+from tests.support.factories import stored_rows, submitted_jobs
 
 
 def _entry(job_id: int, now: datetime) -> LogEntry:
@@ -27,13 +27,11 @@ def _entry(job_id: int, now: datetime) -> LogEntry:
 
 
 def _put(engine: Engine, now: datetime, number: int = 1) -> list[int]:
-    with database.writing(engine) as conn:
-        return stored_rows.job_ids(conn, now, number)
+    return stored_rows.job_ids(engine, now, number)
 
 
 def _numbers(engine: Engine, table: str = "job_log") -> list[int]:
-    with database.reading(engine) as conn:
-        return list(conn.execute(text(f"SELECT log_id FROM {table} ORDER BY log_id")).scalars())
+    return databases.scalars(engine, text(f"SELECT log_id FROM {table} ORDER BY log_id"))
 
 
 def _layout(engine: Engine) -> log_partitions.LogLayout:
@@ -208,8 +206,7 @@ def test_others_write_and_read_while_the_log_is_converted(postgresql: Engine, no
             with database.writing(postgresql) as conn:
                 log.append(conn, [_entry(job_id, now)] * 3)
                 written += 3
-            with database.reading(postgresql) as conn:
-                assert len(log.read_log(conn, job_id)) >= written
+            assert len(submitted_jobs.log_of(postgresql, job_id)) >= written
         return written
 
     written = sum(concurrency.at_once(4, work))
@@ -267,8 +264,7 @@ def test_a_bound_that_the_numbers_came_too_near_to_is_replaced(
 
 def test_new_rows_go_to_the_rest_until_there_are_partitions_again(postgresql: Engine, now: datetime) -> None:
     end = log_partitions.convert(postgresql).partitions[-1].end
-    with database.writing(postgresql) as conn:
-        conn.execute(text("SELECT setval('job_log_log_id_seq', :n)"), {"n": end + 5})
+    databases.execute(postgresql, text("SELECT setval('job_log_log_id_seq', :n)"), {"n": end + 5})
     assert _layout(postgresql).is_full
     _put(postgresql, now, 2)
     assert _numbers(postgresql, REST) == [end + 6, end + 7]
@@ -276,10 +272,11 @@ def test_new_rows_go_to_the_rest_until_there_are_partitions_again(postgresql: En
         assert log_partitions.make_ahead(conn) == AHEAD
     layout = _layout(postgresql)
     assert (layout.ahead, layout.is_full) == (AHEAD, False)
-    with database.writing(postgresql) as conn:
-        conn.execute(
-            text("SELECT setval('job_log_log_id_seq', :n)"), {"n": layout.partitions[-AHEAD].start + 1}
-        )
+    databases.execute(
+        postgresql,
+        text("SELECT setval('job_log_log_id_seq', :n)"),
+        {"n": layout.partitions[-AHEAD].start + 1},
+    )
     _put(postgresql, now)
     assert len(_numbers(postgresql, REST)) == 2
     assert len(_numbers(postgresql)) == 3
@@ -302,8 +299,7 @@ def test_jobs_of_the_next_release_and_a_recovery_live_on_partitions(
     partitioned_url: str, tmp_path: Any, now: datetime
 ) -> None:
     engine = database.connect(partitioned_url)
-    with database.writing(engine) as conn:
-        conn.execute(text("ALTER TABLE job_log ADD COLUMN later_count INTEGER NOT NULL DEFAULT 0"))
+    databases.execute(engine, text("ALTER TABLE job_log ADD COLUMN later_count INTEGER NOT NULL DEFAULT 0"))
     with large_database.service_on(engine, tmp_path) as service:
         job_ids = large_database.live(service, 3)
         large_database.look(service, job_ids[0])
@@ -341,13 +337,13 @@ def test_statements_on_a_span_of_the_log_read_its_partition_alone(
 ) -> None:
     engine = database.connect(partitioned_url)
     layout = _layout(engine)
-    with database.reading(engine) as conn:
-        [plan] = conn.execute(
-            text(
-                "EXPLAIN (FORMAT JSON) SELECT * FROM job_log WHERE log_id > 5 AND log_id <= 900 "
-                "ORDER BY log_id LIMIT 10"
-            )
-        ).scalars()
+    [plan] = databases.scalars(
+        engine,
+        text(
+            "EXPLAIN (FORMAT JSON) SELECT * FROM job_log WHERE log_id > 5 AND log_id <= 900 "
+            "ORDER BY log_id LIMIT 10"
+        ),
+    )
     engine.dispose()
     used = [each.name for each in layout.partitions if each.name in str(plan)]
     assert used == [layout.partitions[0].name]

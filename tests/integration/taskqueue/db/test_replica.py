@@ -13,6 +13,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database, replica
 from taskqueue.db.history import RAISE
 from taskqueue.db.replica import EVERY, MOST_LATE, Replica
+from tests.support import databases
 from tests.support.factories import stored_rows
 
 START = datetime(2026, 11, 29, 12, tzinfo=UTC)
@@ -148,21 +149,18 @@ def test_a_statement_that_takes_too_long_is_not_given_to_the_primary(reader: Rea
 
 def test_jobs_that_were_just_submitted_are_read_from_the_primary(reader: Reader) -> None:
     reader.look()
-    with database.writing(reader.primary) as conn:
-        early = stored_rows.job_in(conn, START, JobStatus.WAITING)
+    early = stored_rows.job_in(reader.primary, START, JobStatus.WAITING)
     reader.standby.catch_up(reader.server)
     assert reader.is_replica(early)
     reader.standby.fall_behind()
-    with database.writing(reader.primary) as conn:
-        late = stored_rows.job_in(conn, START, JobStatus.WAITING)
+    late = stored_rows.job_in(reader.primary, START, JobStatus.WAITING)
     assert not reader.is_replica(early, late)
     assert reader.is_replica(early)
     assert reader.read.is_used
 
 
 def test_a_database_without_a_service_is_no_replica_of_it(reader: Reader) -> None:
-    with database.writing(reader.primary) as conn:
-        conn.execute(text("DELETE FROM seen_commits"))
+    databases.execute(reader.primary, text("DELETE FROM seen_commits"))
     reader.standby.catch_up(reader.server)
     reader.look()
     assert not reader.is_replica()

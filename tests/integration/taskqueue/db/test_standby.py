@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from examples.servers.postgres import Postgres
 from taskqueue.db import database, postgresql
 from taskqueue.db.compiled_sql import AsyncRunner, AutocommitRunner
+from tests.support import databases
 
 _CHANGE = "DELETE FROM config_imports RETURNING file"
 
@@ -28,8 +29,7 @@ def _read(engine: Engine) -> None:
 
 
 def _write(engine: Engine) -> None:
-    with database.writing(engine) as conn:
-        conn.execute(text(_CHANGE))
+    databases.execute(engine, text(_CHANGE))
 
 
 def _run_alone(engine: Engine) -> None:

@@ -18,7 +18,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import waiting_jobs
 from tests.support import concurrency
-from tests.support.factories import pilot_reports, stored_rows
+from tests.support.factories import pilot_reports, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import grid
 from tests.support.factories.stored_rows import WaitingEntry
 
@@ -302,8 +302,7 @@ def test_of_two_steps_at_once_only_those_that_the_table_allows_in_a_row_are_take
         return won
 
     assert sum(concurrency.at_once(6, end)) == len(ids)
-    with database.reading(engine) as conn:
-        assert [len(log.read_log(conn, job_id)) for job_id in ids] == [2] * len(ids)
+    assert [len(submitted_jobs.log_of(engine, job_id)) for job_id in ids] == [2] * len(ids)
 
 
 def test_whatever_happens_at_once_the_log_tells_a_legal_story(engine: Engine, now: datetime) -> None:
@@ -359,8 +358,7 @@ def test_a_claim_that_comes_during_a_kill_finds_nothing(engine: Engine, now: dat
 def test_a_kill_that_comes_while_the_job_is_put_into_its_task_queue_takes_it_out(
     engine: Engine, now: datetime
 ) -> None:
-    with database.writing(engine) as conn:
-        [job_id] = stored_rows.job_ids(conn, now)
+    [job_id] = stored_rows.job_ids(engine, now)
 
     def arrive(conn: Connection) -> None:
         stored_rows.force(conn, job_id, status=S.WAITING.value)

@@ -8,8 +8,8 @@ from sqlalchemy import Engine
 from optimizers.chain import batch
 from requirements.states import JobStatus
 from taskqueue.db import database
-from taskqueue.jobs import jobs, unmatchable
-from tests.support.factories import stored_rows
+from taskqueue.jobs import unmatchable
+from tests.support.factories import stored_rows, submitted_jobs
 from tests.support.factories.submitted_jobs import grid, submit
 
 
@@ -17,8 +17,7 @@ def _submit(engine: Engine, now: datetime, memory: int) -> tuple[int, str]:
     """A waiting job that requires this memory, and its pool."""
     [job_id] = submit(engine, grid(), now, {"Executable": "a.sh", "Requirements": {"Memory": memory}})
     batch.optimize(engine, grid(), [job_id], now=now)
-    with database.reading(engine) as conn:
-        pool_id = jobs.get_job(conn, job_id).submit_pool
+    pool_id = submitted_jobs.job(engine, job_id).submit_pool
     assert pool_id is not None
     return job_id, pool_id
 

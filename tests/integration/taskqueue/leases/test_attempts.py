@@ -27,7 +27,7 @@ from taskqueue.leases.reports import (
 )
 from taskqueue.schema.tables import jobs as jobs_table
 from tests.support import concurrency
-from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows, submitted_jobs
 
 S = JobStatus
 LEASE = timedelta(minutes=5)
@@ -51,8 +51,7 @@ class Hand:
             return claimed.lease
 
     def start(self, lease: str, now: datetime | None = None) -> dict[str, Any]:
-        with database.writing(self.engine) as conn:
-            return pilot_reports.start(conn, lease, lease_time=LEASE, now=now or self.now)
+        return pilot_reports.start(self.engine, lease, lease_time=LEASE, now=now or self.now)
 
     def running(self) -> str:
         lease = self.claim()
@@ -61,23 +60,19 @@ class Hand:
 
     def heartbeat(self, lease: str, now: datetime | None = None, **said: Any) -> dict[str, Any]:
         told = Progress(**said)
-        with database.writing(self.engine) as conn:
-            return pilot_reports.heartbeat(conn, lease, said=told, lease_time=LEASE, now=now or self.now)
+        return pilot_reports.heartbeat(self.engine, lease, said=told, lease_time=LEASE, now=now or self.now)
 
     def finish(self, lease: str, report: PayloadResult = DONE) -> dict[str, Any]:
-        with database.writing(self.engine) as conn:
-            return pilot_reports.finish(conn, lease, report, now=self.now)
+        return pilot_reports.finish(self.engine, lease, report, now=self.now)
 
     def release(
         self, lease: str, reason: str = "slot ends", most: int = 3, *, is_undelivered: bool = False
     ) -> dict[str, Any]:
         more = {"max_rescheduling": most, "is_undelivered": is_undelivered}
-        with database.writing(self.engine) as conn:
-            return pilot_reports.release(conn, lease, reason=reason, now=self.now, **more)
+        return pilot_reports.release(self.engine, lease, reason=reason, now=self.now, **more)
 
     def kill(self) -> None:
-        with database.writing(self.engine) as conn:
-            assert control.kill_jobs(conn, [self.job_id], source="alice", now=self.now)
+        stored_rows.kill(self.engine, self.now, self.job_id)
 
     def reschedule(self) -> list[int]:
         with database.writing(self.engine) as conn:
@@ -94,8 +89,7 @@ class Hand:
             return expiry.mark_stalled(conn, silent_since={"lhcb": silent_since}, now=now)
 
     def give_up(self, now: datetime, most: int = 3) -> tuple[list[int], list[int]]:
-        with database.writing(self.engine) as conn:
-            return pilot_reports.give_up(conn, "lhcb", max_rescheduling=most, now=now)
+        return pilot_reports.give_up(self.engine, "lhcb", max_rescheduling=most, now=now)
 
     @property
     def job(self) -> Job:
@@ -130,8 +124,7 @@ def _close_killed(conn: Connection, now: datetime) -> list[int]:
 
 @pytest.fixture
 def hand(engine: Engine, now: datetime) -> Hand:
-    with database.writing(engine) as conn:
-        [job_id] = queued_jobs.put(conn, now)
+    [job_id] = queued_jobs.put(engine, now)
     return Hand(engine=engine, now=now, job_id=job_id)
 
 
@@ -353,8 +346,9 @@ def test_refused_reports_are_recorded_once_for_each_attempt_and_kind(hand: Hand)
         with database.writing(hand.engine) as conn:
             outcomes = lifecycle.record(conn, reports, rules=pilot_reports.rules(), now=hand.now)
         assert all(isinstance(each, StaleLease) for each in outcomes)
-    with database.reading(hand.engine) as conn:
-        stale = [each for each in log.read_log(conn, hand.job_id) if each.source == lifecycle.STALE]
+    stale = [
+        each for each in submitted_jobs.log_of(hand.engine, hand.job_id) if each.source == lifecycle.STALE
+    ]
     assert sorted(each.minor_status.split()[1] for each in stale) == ["finish", "heartbeat"]
 
 
@@ -527,8 +521,7 @@ def test_a_pilot_that_starts_a_killed_job_is_told(hand: Hand) -> None:
 def test_output_and_finish_of_a_killed_job_are_stored_and_it_stays_killed(hand: Hand) -> None:
     lease = hand.running()
     hand.kill()
-    with database.writing(hand.engine) as conn:
-        pilot_reports.store_output(conn, lease, "d" * 64, now=hand.now)
+    pilot_reports.store_output(hand.engine, lease, "d" * 64, now=hand.now)
     first = hand.finish(lease, FAILED)
     assert first["status"] == S.KILLED
     assert hand.finish(lease, FAILED) == first

@@ -46,7 +46,7 @@ from taskqueue.sites.closures import Ban
 from taskqueue.sites.scope_rules import RuleKind, ScopeRule
 from tests.support import databases, wait
 from tests.support.claimers import ClaimingProcess, claim_together, claiming, run
-from tests.support.factories import queued_jobs
+from tests.support.factories import queued_jobs, submitted_jobs
 from tests.support.factories.queued_jobs import request
 
 LIMITS = "Operations: {Defaults: {JobScheduling: {RunningLimit: {A.B.ch: {Owner: {alice: 20}}}}}}\n"
@@ -70,11 +70,6 @@ def matcher(engine: Engine, now: datetime) -> Matcher:
 def process(engine: Engine, now: datetime) -> Iterator[ClaimingProcess]:
     with claiming(engine, queued_jobs.matcher(engine, now)) as process:
         yield process
-
-
-def _put(engine: Engine, now: datetime, count: int = 1, **about: object) -> list[int]:
-    with database.writing(engine) as conn:
-        return queued_jobs.put(conn, now, count, **about)  # type: ignore[arg-type]
 
 
 def _ids(looks: list[ClaimResult | PilotageError]) -> list[list[int]]:
@@ -123,8 +118,8 @@ def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
     pilots_at_once: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _put(engine, now, 100)
-    _put(engine, now, 100, owner="bob")
+    queued_jobs.put(engine, now, 100)
+    queued_jobs.put(engine, now, 100, owner="bob")
     statements: list[int] = []
 
     async def note(rows: Awaitable[Rows]) -> Rows:
@@ -146,8 +141,8 @@ def test_a_batch_that_finds_its_jobs_goes_to_the_server_once(
 def test_jobs_that_come_late_are_found_before_nothing_is_said(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    _put(engine, now)
-    _put(engine, now, owner="bob")
+    queued_jobs.put(engine, now)
+    queued_jobs.put(engine, now, owner="bob")
     for _ in range(3):
         matcher.settle(matcher.serve([request()]))
     matcher.refresh()
@@ -156,15 +151,15 @@ def test_jobs_that_come_late_are_found_before_nothing_is_said(
     with engine.connect() as other, other.begin() as transaction:
         [job_id] = queued_jobs.put(other, now)
         assert _ids(matcher.serve([request()])) == [[]], "it is not committed"
-        _put(engine, now, owner="bob")  # a later one, visible first
+        queued_jobs.put(engine, now, owner="bob")  # a later one, visible first
         assert len(_ids(matcher.serve([request()]))[0]) == 1
         transaction.commit()
     assert _ids(matcher.serve([request()])) == [[job_id]]
 
 
 def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, matcher: Matcher) -> None:
-    low = _put(engine, now, 2, priority=1.0)
-    high = _put(engine, now, 1, priority=9.0)
+    low = queued_jobs.put(engine, now, 2, priority=1.0)
+    high = queued_jobs.put(engine, now, 1, priority=9.0)
     with database.writing(engine) as conn:
         for stamp in ("0", "1"):
             pilots.record_contact(conn, stamp=stamp, vo="lhcb", queue=queued_jobs.LONG, now=now)
@@ -201,7 +196,7 @@ def test_what_one_statement_claims_is_whole(engine: Engine, now: datetime, match
 def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
     engine: Engine, now: datetime, how_many: int
 ) -> None:
-    job_ids = _put(engine, now, 5)
+    job_ids = queued_jobs.put(engine, now, 5)
     with database.writing(engine) as conn:
         task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
         closures.set_ban(conn, Ban(site="A.B.ch", reason="", author="x", at=now, until=None))
@@ -216,7 +211,7 @@ def test_a_site_that_was_banned_a_moment_ago_gets_nothing(
 
 
 def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: Engine, now: datetime) -> None:
-    job_ids = _put(engine, now, 20)
+    job_ids = queued_jobs.put(engine, now, 20)
     queue = QueueAddress(site="A.B.ch", ce="ce", queue="q")
     sizes = {"one": 1, "two": 2, "three": 3}
     slots = [FirstRequest(stamp=each, vo="lhcb", queue=queue, processors=n) for each, n in sizes.items()]
@@ -243,7 +238,7 @@ def test_pilots_in_one_statement_have_each_the_room_of_their_own_slot(engine: En
 def test_of_two_requests_of_one_pilot_in_a_statement_one_gets_a_job(
     engine: Engine, now: datetime, request_ids: tuple[str | None, str | None]
 ) -> None:
-    job_ids = _put(engine, now, 3)
+    job_ids = queued_jobs.put(engine, now, 3)
     queue = QueueAddress(site="A.B.ch", ce="ce", queue="q")
     with database.writing(engine) as conn:
         task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
@@ -295,7 +290,7 @@ def test_the_statement_takes_jobs_of_a_pool_where_other_claims_do(
 
 
 def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datetime) -> None:
-    [job_id] = _put(engine, now)
+    [job_id] = queued_jobs.put(engine, now)
     statement, _ = batched_claim.build_statement([], now=now)
     [example] = re.findall(r"EXECUTE (claim\(.*?\));", re.sub(r"\n--", "", statement), re.DOTALL)
     with database.writing(engine) as conn:
@@ -308,7 +303,7 @@ def test_the_statement_runs_in_psql_as_its_file_tells(engine: Engine, now: datet
 
 
 def test_of_two_that_answer_the_same_request_one_takes_a_job(engine: Engine, now: datetime) -> None:
-    job_ids = _put(engine, now, 3)
+    job_ids = queued_jobs.put(engine, now, 3)
     with database.reading(engine) as conn:
         task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:
@@ -333,7 +328,7 @@ def _serve_until_free(matcher: Matcher, asked: MatchRequest) -> Sequence[ClaimRe
 def test_one_request_at_several_processes_at_once_gets_one_answer(
     engine: Engine, now: datetime, how_many: int, tree: str
 ) -> None:
-    _put(engine, now, 12)
+    queued_jobs.put(engine, now, 12)
     matchers = [queued_jobs.matcher(engine, now, queued_jobs.grid(tree)) for _ in range(3)]
     for each in matchers:
         each.serve([])
@@ -358,7 +353,7 @@ def test_one_request_at_several_processes_at_once_gets_one_answer(
 def test_what_the_statement_cannot_take_fails_its_own_request_only(
     engine: Engine, now: datetime, process: ClaimingProcess
 ) -> None:
-    _put(engine, now, 4)
+    queued_jobs.put(engine, now, 4)
     bad = request(caller=MatchCaller(subject="nul\0", vos=frozenset({"lhcb"})), **AT)
 
     async def work() -> tuple[Any, Any, Any]:
@@ -392,7 +387,7 @@ async def _cut_off(rows: Awaitable[Rows]) -> Rows:
 def test_a_claim_that_nobody_heard_of_goes_back(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, job_id = _put(engine, now, 2)
+    first, job_id = queued_jobs.put(engine, now, 2)
 
     async def work() -> list[list[int]]:
         assert await _give_together(process, request(**AT)) == [[first]], "by the thread"
@@ -404,15 +399,14 @@ def test_a_claim_that_nobody_heard_of_goes_back(
 
     assert run(work, process) == [[job_id]]
     assert _open_attempts(engine) == 2
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(func.count()).select_from(match_requests)) == 1
+    assert databases.count(engine, match_requests) == 1
 
 
 def test_what_was_claimed_before_the_database_went_away_is_delivered(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One place has been passed over too often: it is waited for in a second transaction."""
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     matcher = queued_jobs.matcher(engine, now)
     matcher.refresh()
     late = request(**queued_jobs.at(queued_jobs.ELSEWHERE))
@@ -439,7 +433,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server executes the statement after the first search for it."""
-    _put(engine, now, 2)
+    queued_jobs.put(engine, now, 2)
     matcher = queued_jobs.matcher(engine, now)
     claimer = ClaimWorker(engine, matcher)
     monkeypatch.setattr(in_doubt_claims, "_AGAIN", 600.0)
@@ -476,7 +470,7 @@ def test_what_was_in_doubt_and_is_given_to_who_asks_stays_given(
 def test_claims_that_are_made_and_cannot_be_told_go_back(
     engine: Engine, now: datetime, process: ClaimingProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, *job_ids = _put(engine, now, 4)
+    first, *job_ids = queued_jobs.put(engine, now, 4)
 
     def cannot_read(_: object, rows: Rows, *, now: datetime) -> None:
         assert len(rows) == 2, f"committed at {now}"
@@ -490,8 +484,7 @@ def test_claims_that_are_made_and_cannot_be_told_go_back(
 
     assert run(work, process) == [None, None], "the thread serves them, but for this test"
     wait.until(lambda: _open_attempts(engine) == 1)
-    with database.reading(engine) as conn:
-        assert queued_jobs.left(conn) == job_ids
+    assert submitted_jobs.waiting(engine) == job_ids
 
 
 def test_a_connection_that_was_given_up_is_not_held_on_to(engine: Engine) -> None:
@@ -535,7 +528,7 @@ def test_a_child_that_was_forked_has_a_connection_of_its_own(engine: Engine) -> 
 def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilot(
     engine: Engine, now: datetime, matcher: Matcher
 ) -> None:
-    job_ids = _put(engine, now, 20)
+    job_ids = queued_jobs.put(engine, now, 20)
     matcher.serve([])
     claimer = ClaimWorker(engine, matcher)
     claimer.start()
@@ -553,12 +546,11 @@ def test_a_database_that_stood_still_under_load_leaves_no_attempt_without_a_pilo
     finally:
         claimer.stop()
     assert _open_attempts(engine) == 1
-    with database.reading(engine) as conn:
-        assert queued_jobs.left(conn) == [each for each in job_ids if each != match.job_id]
+    assert submitted_jobs.waiting(engine) == [each for each in job_ids if each != match.job_id]
 
 
 def test_a_claim_is_prepared_at_once_with_a_plan_for_all_values(engine: Engine, now: datetime) -> None:
-    job_ids = _put(engine, now, 3)
+    job_ids = queued_jobs.put(engine, now, 3)
     with database.reading(engine) as conn:
         task_queue = queued_jobs.task_queue_of(conn, job_ids[0])
     with contextlib.closing(AutocommitRunner(engine)) as server:

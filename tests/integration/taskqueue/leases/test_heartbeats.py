@@ -12,7 +12,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.db.compiled_sql import AutocommitRunner
 from taskqueue.errors import StaleLease
-from taskqueue.jobs import control, jobs
+from taskqueue.jobs import control
 from taskqueue.leases import attempts, expiry, lifecycle, plain_reports
 from taskqueue.leases.attempts import Attempt
 from taskqueue.leases.reports import (
@@ -27,7 +27,7 @@ from taskqueue.leases.reports import (
     Sender,
 )
 from tests.support import concurrency
-from tests.support.factories import pilot_reports, queued_jobs
+from tests.support.factories import pilot_reports, queued_jobs, submitted_jobs
 from tests.support.factories.queued_jobs import HOLDER
 
 LEASE = timedelta(minutes=5)
@@ -182,5 +182,4 @@ def test_what_ends_a_job_at_the_same_moment_is_seen(postgresql: Engine, now: dat
     )
     assert noted == {other.lease}
     assert [each.heartbeat_at for each in _again(postgresql, running)] == [now, now + MINUTE]
-    with database.reading(postgresql) as conn:
-        assert jobs.get_job(conn, attempt.job_id).status is not JobStatus.RUNNING
+    assert submitted_jobs.job(postgresql, attempt.job_id).status is not JobStatus.RUNNING

@@ -10,7 +10,6 @@ from sqlalchemy import Engine
 from agents import lost_jobs
 from agents.lost_jobs import LostResult
 from cs_config.options import bounds
-from matcher.claim.claim_request import ClaimResult
 from requirements.errors import InvalidRequest
 from requirements.states import JobStatus
 from taskqueue import retention
@@ -38,8 +37,7 @@ def _matched(engine: Engine, now: datetime) -> tuple[int, str]:
 
 def _running(engine: Engine, now: datetime) -> tuple[int, str]:
     job_id, lease = _matched(engine, now)
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, lease, lease_time=LEASE, now=now)
+    pilot_reports.start(engine, lease, lease_time=LEASE, now=now)
     return job_id, lease
 
 
@@ -153,13 +151,11 @@ def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now:
     """As those of DIRAC's JobWrappers, which report every half an hour."""
     times = AttemptTimes(lease=2 * 3600, stalled=3 * 3600, grace=4 * 3600)
     asked = queued_jobs.request(**queued_jobs.at(queued_jobs.LONG))
-    with database.writing(engine) as conn:
-        ids = queued_jobs.put(conn, now, 2)
+    ids = queued_jobs.put(engine, now, 2)
     matcher = queued_jobs.matcher(engine, now)
     leases: list[str] = []
     for own in (times, None):
-        [found] = matcher.serve([replace(asked, times=own)])
-        assert isinstance(found, ClaimResult)
+        found = queued_jobs.serve(matcher, replace(asked, times=own))
         leases += [each.lease for each in found.claimed]
     stored_rows.service_up(engine, now - 24 * HOUR, now + 24 * HOUR)
 
@@ -169,10 +165,7 @@ def test_an_attempt_with_times_of_its_own_is_judged_by_them(engine: Engine, now:
         return result
 
     def report(kind: type[StartReport | HeartbeatReport], hours: float) -> None:
-        with database.writing(engine) as conn:
-            pilot_reports.record(
-                conn, kind(lease=leases[0], sender=pilot_reports.ANYBODY), now + hours * HOUR
-            )
+        pilot_reports.record(engine, kind(lease=leases[0], sender=pilot_reports.ANYBODY), now + hours * HOUR)
 
     assert see(1.9) == LostResult(waiting=1), "the other one was not started in its VO's 300 s"
     report(HeartbeatReport, 1.9)

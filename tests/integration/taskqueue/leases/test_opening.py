@@ -27,8 +27,7 @@ def test_a_claimed_job_is_matched_with_attempt_lease_and_log_in_one_transaction(
     with database.writing(engine) as conn:
         [job_id] = queued_jobs.put(conn, now)
         task_queue = queued_jobs.task_queue_of(conn, job_id)
-    with database.writing(engine) as conn:
-        [claimed] = queued_jobs.claim(conn, [task_queue], now, place=place, holder=holder)
+    [claimed] = queued_jobs.claim(engine, [task_queue], now, place=place, holder=holder)
     with database.reading(engine) as conn:
         job = jobs.get_job(conn, job_id)
         attempt = attempts.get_attempt(conn, claimed.lease)
@@ -112,8 +111,7 @@ def test_the_current_mapping_decides_not_what_a_matcher_remembers(
     engine: Engine, now: datetime, pooled: tuple[int, Location]
 ) -> None:
     task_queue, place = pooled
-    with database.writing(engine) as conn:
-        queued_jobs.remap(conn, now, POOL, config=queued_jobs.grid())
+    queued_jobs.remap(engine, now, POOL, config=queued_jobs.grid())
     with database.writing(engine) as conn:
         assert queued_jobs.claim(conn, [task_queue], now, place=place) == []
         assert assignment.find_nonempty(conn, [task_queue], place=place) == frozenset()
@@ -129,8 +127,7 @@ def test_a_queue_that_has_become_another_one_does_not_get_the_jobs_of_what_it_wa
     with database.writing(engine) as conn:
         classes = configured(smaller, "lhcb")
         queue_class_store.store_classes(conn, vo="lhcb", config_version=2, classes=classes, now=now)
-    with database.writing(engine) as conn:
-        assert queued_jobs.claim(conn, [task_queue], now, place=place) == []
+    assert queued_jobs.claim(engine, [task_queue], now, place=place) == []
 
 
 @pytest.mark.parametrize(
@@ -232,8 +229,7 @@ def test_the_second_of_two_equal_requests_waits_for_the_first_ones_answer(
             assert attempts.reserve_keys(conn, [key], now=now) == frozenset()
             return dict(attempts.read_answers(conn, [key]))
 
-    with database.writing(postgresql) as conn:
-        queued_jobs.put(conn, now)
+    queued_jobs.put(postgresql, now)
     assert concurrency.meanwhile(
         postgresql,
         lambda conn: (

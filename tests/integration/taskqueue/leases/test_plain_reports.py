@@ -26,7 +26,7 @@ from taskqueue.leases.reports import (
     Sender,
     StartReport,
 )
-from tests.support.factories import pilot_reports, queued_jobs, stored_rows
+from tests.support.factories import pilot_reports, queued_jobs, stored_rows, submitted_jobs
 from tests.support.factories.queued_jobs import HOLDER
 
 LEASE = timedelta(minutes=7)
@@ -91,8 +91,7 @@ def _written(engine: Engine, job_id: int) -> list[dict[str, Any]]:
 
 def _answer(engine: Engine, each: ClaimedJob, report: PayloadResult) -> dict[str, Any]:
     """What the pilot gets that says the same once more."""
-    with database.writing(engine) as conn:
-        return pilot_reports.finish(conn, each.lease, report, now=_LATER)
+    return pilot_reports.finish(engine, each.lease, report, now=_LATER)
 
 
 _LATER = datetime.fromisoformat("2031-01-01T00:00:00+00:00")
@@ -104,8 +103,7 @@ def test_what_is_written_is_what_each_alone_would_write(
 ) -> None:
     alone, *together = given = _given(engine, now, 4)
     later = now + MINUTE
-    with database.writing(engine) as conn:
-        pilot_reports.start(conn, alone.lease, lease_time=LEASE, now=later)
+    pilot_reports.start(engine, alone.lease, lease_time=LEASE, now=later)
     assert _start(server, later, *together) == [
         ReportAnswer(job_id=each.job_id, epoch=each.epoch, vo="lhcb") for each in together
     ]
@@ -113,8 +111,7 @@ def test_what_is_written_is_what_each_alone_would_write(
 
     later += MINUTE
     said = Progress(text="", output_tail="“half”", phases=[], local_jobs={"active": 2})
-    with database.writing(engine) as conn:
-        pilot_reports.heartbeat(conn, alone.lease, said=said, lease_time=LEASE, now=later)
+    pilot_reports.heartbeat(engine, alone.lease, said=said, lease_time=LEASE, now=later)
     beats = [
         HeartbeatReport(lease=each.lease, sender=pilot_reports.ANYBODY, progress=said) for each in together
     ]
@@ -123,8 +120,7 @@ def test_what_is_written_is_what_each_alone_would_write(
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
 
     later += MINUTE
-    with database.writing(engine) as conn:
-        answer = pilot_reports.finish(conn, alone.lease, report, now=later)
+    answer = pilot_reports.finish(engine, alone.lease, report, now=later)
     assert None not in _finish(server, later, *together, report=report)
     assert [_written(engine, each.job_id) for each in given] == [_written(engine, alone.job_id)] * 4
     for each in together:
@@ -182,8 +178,7 @@ def test_the_same_said_twice_counts_once(engine: Engine, server: AutocommitRunne
     assert _start(server, now, each) == [None]
     assert sorted(moved is None for moved in _finish(server, now, each, each)) == [False, True]
     assert _finish(server, now, each) == [None]
-    with database.reading(engine) as conn:
-        steps = [entry.to_status for entry in log.read_log(conn, each.job_id)]
+    steps = [entry.to_status for entry in submitted_jobs.log_of(engine, each.job_id)]
     assert steps[-3:] == [JobStatus.MATCHED, JobStatus.RUNNING, JobStatus.DONE]
 
 
@@ -227,9 +222,8 @@ def test_an_end_is_plain_if_the_output_that_it_names_is_stored(
 ) -> None:
     running = _running(engine, now, 4)
     stored_one, missing, other, unnamed = [each.lease for each in running]
-    with database.writing(engine) as conn:
-        pilot_reports.store_output(conn, stored_one, "a" * 64, now=now)
-        pilot_reports.store_output(conn, other, "b" * 64, now=now)
+    pilot_reports.store_output(engine, stored_one, "a" * 64, now=now)
+    pilot_reports.store_output(engine, other, "b" * 64, now=now)
     before = [_written(engine, each.job_id) for each in running[1:3]]
     names = {stored_one: "a" * 64, missing: "a" * 64, other: "a" * 64, unnamed: None}
     sent = [

@@ -28,7 +28,7 @@ from taskqueue.leases.reports import PayloadResult
 from taskqueue.schema.tables import accounted_use, task_queues, waiting_jobs
 from taskqueue.schema.tables import attempts as attempts_table
 from taskqueue.sites import reservations, scopes
-from tests.support import concurrency
+from tests.support import concurrency, databases
 from tests.support.claimers import claim_together
 from tests.support.factories import accounted_jobs, pilot_reports, stored_rows
 from tests.support.factories.submitted_jobs import BIG, claim, grid, job, log_of, submit, waiting, way
@@ -70,8 +70,7 @@ class Lost:
         assert set(waiting(self.engine)) == set(self.leases)
 
     def claim(self, count: int = 1, now: datetime | None = None) -> list[ClaimedJob]:
-        with database.writing(self.engine) as conn:
-            return claim(conn, now or self.now, count, holder=OTHER)
+        return claim(self.engine, now or self.now, count, holder=OTHER)
 
     def report(self, which: str, lease: str | None = None) -> object:
         with database.writing(self.engine) as conn:
@@ -151,8 +150,7 @@ def test_it_may_be_lost_and_come_back_more_than_once(gone: Lost) -> None:
 def test_a_kill_reaches_the_one_who_came_back(gone: Lost) -> None:
     gone.optimize()
     gone.report("heartbeat")
-    with database.writing(gone.engine) as conn:
-        assert control.kill_jobs(conn, [gone.job_id], source="alice", now=gone.now)
+    stored_rows.kill(gone.engine, gone.now, gone.job_id)
     assert gone.report("heartbeat") == {"commands": ["kill"]}
 
 
@@ -254,10 +252,9 @@ def test_its_time_is_accounted_once(engine: Engine, now: datetime, counted_late:
     gone = lose(engine, now, 1)
     if not counted_late:
         accounted_jobs.count(engine, gone.now + MINUTE)
-    with database.writing(engine) as conn:
-        pilot_reports.heartbeat(conn, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
-        report = PayloadResult(status="Done", cpu_seconds=3600)
-        pilot_reports.finish(conn, gone.lease, report, now=gone.now + 2 * HOUR)
+    pilot_reports.heartbeat(engine, gone.lease, lease_time=LEASE, now=gone.now + HOUR)
+    report = PayloadResult(status="Done", cpu_seconds=3600)
+    pilot_reports.finish(engine, gone.lease, report, now=gone.now + 2 * HOUR)
     accounted_jobs.count(engine, gone.now + 3 * HOUR)
     sums = select(
         accounted_use.c.status, *(func.sum(accounted_use.c[name]).label(name) for name in SUM_NAMES)
@@ -320,8 +317,7 @@ def test_of_holders_that_come_back_claims_and_kills_one_wins_each_job(
     count = 60
     gone = lose(engine, now, count)
     gone.optimize()
-    with database.reading(engine) as conn:
-        task_queue_ids = conn.execute(select(task_queues.c.task_queue_id)).scalars().all()
+    task_queue_ids = databases.scalars(engine, select(task_queues.c.task_queue_id))
     back: set[int] = set()
     claimed: list[int] = []
     killed: set[int] = set()

@@ -3,20 +3,21 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, event, func, select, update
+from sqlalchemy import Engine, select, update
 
 from agents import lost_jobs
 from agents.lost_jobs import LostResult
 from agents.retention import retention
 from requirements.states import JobStatus
 from taskqueue.db import clock, database
-from taskqueue.jobs import control, jobs, optimizer_queue
+from taskqueue.jobs import jobs, optimizer_queue
 from taskqueue.jobs.jobs import Job
 from taskqueue.leases import attempts, expiry, uptime
 from taskqueue.leases.expiry import OpenPass
 from taskqueue.pilots import pilots
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import service_uptime
+from tests.support import databases
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 
 MINUTE = timedelta(minutes=1)
@@ -111,8 +112,7 @@ def test_open_attempts_are_read_once_and_changed_only_where_they_are_silent_or_a
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
     stored_rows.service_up(engine, now - FAR, now + FAR)
-    seen: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    seen = databases.record_statements(engine)
     assert not look(engine, now + MINUTE)
     assert not [each for each in seen if each.startswith("UPDATE attempts")]
     over = OpenPass()
@@ -193,8 +193,7 @@ def test_a_match_whose_pilot_could_not_report_its_start_stays(engine: Engine, no
 def test_a_killed_job_can_still_deliver_after_the_service_was_away(
     engine: Engine, now: datetime, running: list[int]
 ) -> None:
-    with database.writing(engine) as conn:
-        assert control.kill_jobs(conn, [running[0]], source="alice", now=now)
+    stored_rows.kill(engine, now, running[0])
     stored_rows.service_up(engine, now - FAR, now + MINUTE)
     back = now + 61 * MINUTE
     assert not look(engine, back)
@@ -237,8 +236,7 @@ def test_a_clock_that_is_set_back_costs_no_uptime_from_then_on(
 
 
 def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, now: datetime) -> None:
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now)
+    queued_jobs.put(engine, now)
     long_ago = now - 100 * FAR
     stored_rows.service_up(engine, long_ago - FAR, long_ago, "oldest")
     stored_rows.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
@@ -246,5 +244,4 @@ def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, 
     result = retention.cycle(engine, queued_jobs.grid(), now=now, holder="me")
     assert result is not None
     assert result.removed["uptime"] == 1, "of the four days of lost pilots the old one has ten minutes"
-    with database.reading(engine) as conn:
-        assert conn.execute(select(func.count()).select_from(service_uptime)).scalar_one() == 2
+    assert databases.count(engine, service_uptime) == 2

@@ -16,6 +16,7 @@ from taskqueue.errors import NodeNotExcluded
 from taskqueue.pilots import nodes, pilots
 from taskqueue.pilots.nodes import NodeExclusion
 from taskqueue.schema.tables import attempts
+from tests.support import databases
 from tests.support.factories import stored_rows
 
 QUEUE = QueueAddress(site="LCG.CERN.ch", ce="ce01", queue="long")
@@ -96,8 +97,7 @@ def test_of_two_pilots_that_come_at_once_one_tries_an_excluded_node(
 
 def _waits_for_a_lock(engine: Engine) -> bool:
     query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    with database.reading(engine) as conn:
-        return bool(conn.execute(query).scalar_one())
+    return bool(databases.scalar(engine, query))
 
 
 def test_a_trial_that_fails_keeps_a_node_excluded_and_the_next_comes_after_minutes(

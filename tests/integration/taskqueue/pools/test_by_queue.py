@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, delete, event
+from sqlalchemy import Engine, delete
 
 from agents import pools as pool_agent
 from cs_config.tree.address import QueueAddress
@@ -17,6 +17,7 @@ from requirements.record import Record
 from taskqueue.db import database, incarnation
 from taskqueue.pools import mapping, pools
 from taskqueue.schema.tables import pool_mappings
+from tests.support import databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import GRID, grid, submit
 
@@ -44,14 +45,8 @@ def ask(engine: Engine, known: QueuePoolCache) -> tuple[list[str], list[str]]:
 
 
 def statements(engine: Engine, do: Callable[[], object]) -> list[str]:
-    seen: list[str] = []
-
-    def note(*args: str) -> None:
-        seen.append(args[2])
-
-    event.listen(engine, "before_cursor_execute", note)
+    seen = databases.record_statements(engine)
     do()
-    event.remove(engine, "before_cursor_execute", note)
     return [each for each in seen if "pool_mappings" in each or "queue_class" in each]
 
 

@@ -4,19 +4,24 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy import Engine, select, text, update
 
 from taskqueue.db import database
 from taskqueue.schema.tables import changes as table
 from taskqueue.schema.tables import installation
 from taskqueue.task_queues import change_feed
 from taskqueue.task_queues.change_feed import MAPPING, TASK_QUEUE, FeedChange, FeedPosition
+from tests.support import databases
+
+
+def _position(engine: Engine) -> FeedPosition:
+    with database.reading(engine) as conn:
+        return change_feed.read_position(conn)
 
 
 @pytest.fixture
 def start(engine: Engine) -> FeedPosition:
-    with database.reading(engine) as conn:
-        return change_feed.read_position(conn)
+    return _position(engine)
 
 
 def _append(engine: Engine, now: datetime, *keys: str, kind: str = TASK_QUEUE) -> None:
@@ -53,8 +58,7 @@ def test_what_was_committed_after_the_start_is_read(
 
 def test_what_was_committed_before_the_start_is_not_read(engine: Engine, now: datetime) -> None:
     _append(engine, now, "1")
-    with database.reading(engine) as conn:
-        position = change_feed.read_position(conn)
+    position = _position(engine)
     assert _read(engine, position)[0] == set()
 
 
@@ -74,8 +78,7 @@ def test_no_keys_make_no_rows(engine: Engine, now: datetime, start: FeedPosition
 def test_a_transaction_that_took_its_number_early_and_commits_late_is_not_skipped(
     postgresql: Engine, now: datetime
 ) -> None:
-    with database.reading(postgresql) as conn:
-        start = change_feed.read_position(conn)
+    start = _position(postgresql)
     with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
         _append(postgresql, now, "fast")
@@ -94,8 +97,7 @@ def test_a_transaction_that_begins_before_the_start_and_writes_after_it_is_not_s
 ) -> None:
     with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["first"], now=now)
-        with database.reading(postgresql) as conn:
-            start = change_feed.read_position(conn)
+        start = _position(postgresql)
         change_feed.append_changes(slow, TASK_QUEUE, ["second"], now=now)
     assert _read(postgresql, start)[0] == {"first", "second"}
 
@@ -128,16 +130,14 @@ def test_only_old_rows_are_trimmed_and_a_part_of_them_at_a_time(
     _append(engine, now, "1", "2", "3")
     _append(engine, now + timedelta(hours=1), "4")
     assert [_trim(engine, now + timedelta(minutes=1), most=2) for _ in range(3)] == [2, 1, 0]
-    with database.reading(engine) as conn:
-        assert conn.execute(select(table.c.key)).scalars().all() == ["4"]
+    assert databases.scalars(engine, select(table.c.key)) == ["4"]
     assert _is_lost(engine, start)
 
 
 def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
     postgresql: Engine, now: datetime
 ) -> None:
-    with database.reading(postgresql) as conn:
-        start = change_feed.read_position(conn)
+    start = _position(postgresql)
     with database.writing(postgresql) as slow:
         change_feed.append_changes(slow, TASK_QUEUE, ["slow"], now=now)
         _append(postgresql, now, "fast")
@@ -149,21 +149,17 @@ def test_a_transaction_that_is_held_open_keeps_its_readers_from_beginning_anew(
 
 
 def test_another_incarnation_is_another_history(engine: Engine, now: datetime, start: FeedPosition) -> None:
-    with database.writing(engine) as conn:
-        conn.execute(update(installation).values(incarnation=2))
+    databases.execute(engine, update(installation).values(incarnation=2))
     _append(engine, now, "1")
     assert _is_lost(engine, start)
 
 
 def test_a_database_that_has_gone_back_is_another_history(sqlite_url: str, now: datetime) -> None:
     engine = database.connect(sqlite_url)
-    with database.reading(engine) as conn:
-        before = change_feed.read_position(conn)
+    before = _position(engine)
     _append(engine, now, "1")
-    with database.reading(engine) as conn:
-        later = change_feed.read_position(conn)
-    with database.writing(engine) as conn:
-        conn.execute(text("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'changes'"))
+    later = _position(engine)
+    databases.execute(engine, text("UPDATE sqlite_sequence SET seq = seq - 1 WHERE name = 'changes'"))
     assert _is_lost(engine, later)
     assert not _is_lost(engine, before)
     engine.dispose()
@@ -172,8 +168,7 @@ def test_a_database_that_has_gone_back_is_another_history(sqlite_url: str, now: 
 def test_tables_that_were_restored_beside_a_living_server_are_another_history(
     postgresql: Engine, now: datetime
 ) -> None:
-    with database.reading(postgresql) as conn:
-        start = change_feed.read_position(conn)
+    start = _position(postgresql)
     with database.writing(postgresql) as conn:
         conn.execute(text("ALTER TABLE changes RENAME TO before_the_restore"))
         conn.execute(text("CREATE TABLE changes (LIKE before_the_restore INCLUDING ALL)"))
@@ -187,6 +182,5 @@ def test_rows_of_another_servers_dump_go_like_all_others(postgresql: Engine, now
         conn.execute(update(table).values(xid=table.c.xid + 10**9))
         start = change_feed.read_position(conn)
     assert _trim(postgresql, now + timedelta(hours=1)) == 1
-    with database.reading(postgresql) as conn:
-        assert conn.scalar(select(func.count()).select_from(table)) == 0
+    assert databases.count(postgresql, table) == 0
     assert not _is_lost(postgresql, start), "a number that is yet to come says nothing of this server"

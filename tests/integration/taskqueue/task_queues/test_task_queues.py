@@ -76,8 +76,7 @@ def test_only_the_first_job_of_a_task_queue_is_told_to_the_matchers(engine: Engi
         task_queue = queued_jobs.task_queue_of(conn, job_id)
     assert _told(engine, start) == {task_queue}
     start = _position(engine)
-    with database.writing(engine) as conn:
-        queued_jobs.put(conn, now, 10)
+    queued_jobs.put(engine, now, 10)
     assert _told(engine, start) == set()
 
 
@@ -149,8 +148,7 @@ def test_who_puts_a_job_in_waits_for_the_one_who_calls_it_empty_and_tells_it_ane
         task_queues.dequeue(conn, [job_id])
 
     def put() -> None:
-        with database.writing(postgresql) as conn:
-            queued_jobs.put(conn, now)
+        queued_jobs.put(postgresql, now)
 
     start = _position(postgresql)
     concurrency.meanwhile(postgresql, lambda conn: task_queues.mark_empty(conn, [task_queue], now=now), put)
@@ -166,8 +164,7 @@ def test_two_that_bring_the_same_new_class_share_it(engine: Engine, now: datetim
     def put(number: int) -> None:
         for step in range(10):
             asked = RequirementClass(vo="lhcb", cpu_time=360 + step)
-            with database.writing(engine) as conn:
-                queued_jobs.put(conn, now, asked=asked)
+            queued_jobs.put(engine, now, asked=asked)
 
     concurrency.at_once(4, put)
     with database.reading(engine) as conn:

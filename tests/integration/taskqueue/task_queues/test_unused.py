@@ -14,8 +14,8 @@ from taskqueue.jobs import jobs
 from taskqueue.schema.tables import requirement_classes, waiting_jobs
 from taskqueue.schema.tables import task_queues as table
 from taskqueue.task_queues import task_queues
-from tests.support import concurrency
-from tests.support.factories import queued_jobs, stored_rows
+from tests.support import concurrency, databases
+from tests.support.factories import queued_jobs, stored_rows, submitted_jobs
 
 DAY = timedelta(days=1)
 
@@ -106,16 +106,16 @@ def test_a_search_goes_on_in_the_next_cycle(
         retention.cycle(engine, queued_jobs.grid(), now=at, holder="me", memory=memory)
         left.append((_rows(engine)[0], memory.task_queues is None))
     assert left == [(3, False), (2, True), (2, True)]
-    with database.reading(engine) as conn:
-        assert conn.scalar(select(table.c.task_queue_id).where(table.c.task_queue_id == used)) == used
+    assert (
+        databases.scalar(engine, select(table.c.task_queue_id).where(table.c.task_queue_id == used)) == used
+    )
 
 
 def test_a_job_that_comes_while_its_task_queue_goes_gets_a_new_one(engine: Engine, now: datetime) -> None:
     old = _used_once(engine, now)
 
     def put() -> int:
-        with database.writing(engine) as conn:
-            [job_id] = queued_jobs.put(conn, now + DAY)
+        [job_id] = queued_jobs.put(engine, now + DAY)
         return job_id
 
     job_id = concurrency.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
@@ -129,14 +129,12 @@ def test_a_task_queue_that_comes_while_its_class_goes_gets_a_new_one(engine: Eng
     _used_once(engine, now)
 
     def put() -> int:
-        with database.writing(engine) as conn:
-            [job_id] = queued_jobs.put(conn, now + DAY, owner="bob")
+        [job_id] = queued_jobs.put(engine, now + DAY, owner="bob")
         return job_id
 
     job_id = concurrency.meanwhile(engine, lambda conn: _remove(conn, now + DAY), put)
     assert _rows(engine) == (1, 1)
-    with database.reading(engine) as conn:
-        assert queued_jobs.left(conn) == [job_id]
+    assert submitted_jobs.waiting(engine) == [job_id]
 
 
 def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgresql: Engine, now: datetime) -> None:
@@ -147,8 +145,7 @@ def test_a_task_queue_that_a_job_is_on_its_way_into_stays(postgresql: Engine, no
             _remove(conn, now + DAY)
 
     concurrency.meanwhile(postgresql, lambda conn: queued_jobs.put(conn, now + DAY), remove, waits=False)
-    with database.reading(postgresql) as conn:
-        assert len(queued_jobs.left(conn)) == 1
+    assert len(submitted_jobs.waiting(postgresql)) == 1
     assert _rows(postgresql) == (1, 1)
 
 
@@ -172,8 +169,7 @@ def test_whatever_comes_and_goes_at_once_every_job_has_its_task_queue(engine: En
     def play(number: int) -> None:
         chance = random.Random(number)
         for _ in range(20):
-            with database.writing(engine) as conn:
-                job_ids = queued_jobs.put(conn, now, asked=chance.choice(classes))
+            job_ids = queued_jobs.put(engine, now, asked=chance.choice(classes))
             if chance.random() < 0.7:
                 with database.writing(engine) as conn:
                     task_queues.dequeue(conn, job_ids)

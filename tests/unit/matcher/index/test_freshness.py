@@ -3,29 +3,22 @@
 import pytest
 
 from matcher.index.waiting import FeedFreshness
-
-
-class Time:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import ManualClock
 
 
 @pytest.fixture
-def time() -> Time:
-    return Time()
+def time() -> ManualClock:
+    return ManualClock(100.0)
 
 
-def test_it_is_not_good_before_the_first_look_has_ended(time: Time) -> None:
+def test_it_is_not_good_before_the_first_look_has_ended(time: ManualClock) -> None:
     freshness = FeedFreshness(time)
     assert not freshness.is_good
     freshness.begin()
     assert not freshness.is_good
 
 
-def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
+def test_a_look_is_good_for_a_second_from_its_beginning(time: ManualClock) -> None:
     freshness = FeedFreshness(time)
     begun = freshness.begin()
     time.now += 0.75
@@ -35,7 +28,7 @@ def test_a_look_is_good_for_a_second_from_its_beginning(time: Time) -> None:
     assert not freshness.is_good
 
 
-def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
+def test_a_ring_ends_it_until_the_next_look(time: ManualClock) -> None:
     freshness = FeedFreshness(time)
     freshness.end(freshness.begin())
     freshness.notify()
@@ -44,7 +37,7 @@ def test_a_ring_ends_it_until_the_next_look(time: Time) -> None:
     assert freshness.is_good
 
 
-def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: Time) -> None:
+def test_a_ring_during_a_look_may_be_for_what_that_did_not_see(time: ManualClock) -> None:
     freshness = FeedFreshness(time)
     begun = freshness.begin()
     freshness.notify()

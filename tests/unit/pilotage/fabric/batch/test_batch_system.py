@@ -14,6 +14,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionUncertain,
 )
 from pilotage.fabric.batch.shell import NoAnswer
+from tests.support.clocks import ManualClock
 
 JOB = Handle(stamp="stamp-0001")
 EVIDENCE = Evidence(listings=3, seconds=300)
@@ -41,20 +42,12 @@ class Scripted:
         return f"{job.stamp} {self._next()}"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def idealized(clock: Clock, *answers: State | Exception) -> tuple[Any, Scripted]:
+def idealized(clock: ManualClock, *answers: State | Exception) -> tuple[Any, Scripted]:
     system: Any = Scripted(*answers)
     return ReliableSystem(system=system, evidence=EVIDENCE, clock=clock, name="farm"), system
 
 
-def states(ideal: ReliableSystem, clock: Clock, times: int, *, every: float) -> list[State]:
+def states(ideal: ReliableSystem, clock: ManualClock, times: int, *, every: float) -> list[State]:
     found = []
     for _ in range(times):
         found.append(ideal.status([JOB])[JOB.stamp].state)
@@ -63,32 +56,32 @@ def states(ideal: ReliableSystem, clock: Clock, times: int, *, every: float) -> 
 
 
 def test_a_job_is_gone_after_enough_listings_over_enough_time() -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     ideal, _ = idealized(clock, *[State.MISSING] * 4)
     assert states(ideal, clock, 4, every=150) == [State.MISSING, State.MISSING, State.GONE, State.GONE]
 
 
 def test_many_listings_at_once_are_no_evidence() -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     ideal, _ = idealized(clock, *[State.MISSING] * 20)
     assert set(states(ideal, clock, 20, every=1)) == {State.MISSING}
 
 
 def test_a_long_silence_between_two_listings_is_no_evidence() -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     ideal, _ = idealized(clock, State.MISSING, State.MISSING)
     assert states(ideal, clock, 2, every=86_400) == [State.MISSING, State.MISSING]
 
 
 def test_a_job_that_is_seen_again_has_never_been_away() -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     seen = [State.MISSING, State.MISSING, State.RUNNING, State.MISSING, State.MISSING]
     ideal, _ = idealized(clock, *seen)
     assert states(ideal, clock, 5, every=200) == seen
 
 
 def test_a_listing_that_failed_counts_neither_way_and_its_error_names_the_system() -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     ideal, system = idealized(clock, State.MISSING, NoAnswer("squeue"), State.MISSING, State.MISSING)
     found = states(ideal, clock, 1, every=200)
     with pytest.raises(NoAnswer, match=r"^farm: squeue$"):
@@ -101,7 +94,7 @@ def test_a_listing_that_failed_counts_neither_way_and_its_error_names_the_system
 
 @pytest.mark.parametrize("error", [BatchSystemAway("x"), SubmissionUncertain("x")])
 def test_a_submission_is_never_repeated(error: Exception) -> None:
-    clock = Clock()
+    clock = ManualClock(1000.0)
     ideal, system = idealized(clock, error, State.RUNNING)
     with pytest.raises(type(error)):
         ideal.submit(BatchJob(stamp=JOB.stamp, script="", queue="x"))

@@ -7,24 +7,15 @@ import pytest
 from pilotage.fabric.pilot.service.heartbeat import Heartbeat
 from pilotage.fabric.pilot.service.service_client import LeaseAnswer
 from pilotage.fabric.pilot.service.transport import Away, Refused
+from tests.support.clocks import ManualClock
 
 SIX_HOURS = LeaseAnswer(commands=(), heartbeat_seconds=None, run_on_seconds=21_600)
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class SlowService:
     """A service that takes its time, or fails."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.seconds = 0.0
         self.error: Exception | None = None
         self._clock = clock
@@ -37,23 +28,25 @@ class SlowService:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock(100.0)
 
 
 @pytest.fixture
-def service(clock: Clock) -> SlowService:
+def service(clock: ManualClock) -> SlowService:
     return SlowService(clock)
 
 
 @pytest.fixture
-def heartbeat(clock: Clock, service: SlowService) -> Heartbeat:
+def heartbeat(clock: ManualClock, service: SlowService) -> Heartbeat:
     heartbeat = Heartbeat(service, "lease", every=20.0, news=dict, started=clock.now, clock=clock)
     heartbeat.obey(SIX_HOURS)
     return heartbeat
 
 
-def test_the_time_counts_from_the_last_report_that_was_answered(clock: Clock, heartbeat: Heartbeat) -> None:
+def test_the_time_counts_from_the_last_report_that_was_answered(
+    clock: ManualClock, heartbeat: Heartbeat
+) -> None:
     clock.now += 21_599
     assert heartbeat.silence is None
     heartbeat._beat()
@@ -64,7 +57,7 @@ def test_the_time_counts_from_the_last_report_that_was_answered(clock: Clock, he
 
 
 def test_an_answer_counts_from_when_it_was_asked_for(
-    clock: Clock, service: SlowService, heartbeat: Heartbeat
+    clock: ManualClock, service: SlowService, heartbeat: Heartbeat
 ) -> None:
     service.seconds = 10
     heartbeat._beat()
@@ -74,7 +67,7 @@ def test_an_answer_counts_from_when_it_was_asked_for(
 
 @pytest.mark.parametrize("error", [Away("away"), Refused(403, "not_allowed", "no"), OSError()])
 def test_an_answer_that_stored_nothing_is_none(
-    clock: Clock, service: SlowService, heartbeat: Heartbeat, error: Exception
+    clock: ManualClock, service: SlowService, heartbeat: Heartbeat, error: Exception
 ) -> None:
     service.error = error
     clock.now += 21_600
@@ -82,7 +75,7 @@ def test_an_answer_that_stored_nothing_is_none(
     assert heartbeat.silence == 21_600
 
 
-def test_without_a_limit_of_the_service_the_payload_runs_on(clock: Clock, heartbeat: Heartbeat) -> None:
+def test_without_a_limit_of_the_service_the_payload_runs_on(clock: ManualClock, heartbeat: Heartbeat) -> None:
     heartbeat.obey(LeaseAnswer(commands=(), heartbeat_seconds=None))
     clock.now += 1e9
     assert heartbeat.silence is None
