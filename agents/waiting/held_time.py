@@ -2,7 +2,8 @@
 
 Directors send no pilots there, so no answer to a pilot tells it. A pass through the waiting jobs looks at
 each task queue; from a look that finds it held to the next one that does, its jobs could not be matched. That
-is stored as a cause of its wait. What was before the first look of a process is not known.
+is stored as a cause of its wait, with a minute before the first such look and after the last: it began and
+ended between two looks. What was before the first look of a process is not known.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,8 @@ from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
 
 #: Task queues of one page that are judged at a time, each with several queries. Later looks judge the others.
 _MOST: Final = 200
+#: Two looks are half a minute apart, more on a busy machine or with very many jobs.
+_EDGE: Final = timedelta(minutes=1)
 
 
 @dataclass(slots=True)
@@ -44,14 +47,17 @@ class HeldTime:
         until = min(now, up.latest)
         for task_queue_id in waiting:
             is_held = self.known.get(task_queue_id)  # None: not judged yet
-            if is_held is False:
-                self.seen.pop(task_queue_id, None)
-            if not is_held:
+            seen = self.seen.get(task_queue_id)
+            if is_held:
+                since, end, self.seen[task_queue_id] = seen or until - _EDGE, until, until
+            elif seen is not None and is_held is False:
+                since, end = seen, min(until, seen + _EDGE)
+                del self.seen[task_queue_id]
+            else:
                 continue
-            since, self.seen[task_queue_id] = self.seen.get(task_queue_id, until), until
-            if seconds := up.measure(since, until):
-                since = until - timedelta(seconds=seconds)
-                yield WaitCause(task_queue_id=task_queue_id, cause=BAN_CAUSE, since=since, until=until)
+            if seconds := up.measure(since, end):
+                since = end - timedelta(seconds=seconds)
+                yield WaitCause(task_queue_id=task_queue_id, cause=BAN_CAUSE, since=since, until=end)
 
     def end_pass(self) -> None:
         """Forget the task queues that have no waiting jobs any more."""

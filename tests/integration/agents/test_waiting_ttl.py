@@ -198,6 +198,19 @@ def test_time_in_which_the_queues_that_fit_were_switched_off_does_not_count(
     assert job(engine, job_id).minor_status == ttls.NO_MATCH
 
 
+@pytest.mark.usefixtures("service_is_up")
+def test_a_ban_between_two_looks_counts_from_the_one_before_to_the_one_after(
+    engine: Engine, now: datetime
+) -> None:
+    memory, second = LostJobsState(), timedelta(seconds=1)
+    enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
+    assert run_daemon(engine, memory, now) == [0]
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 60 * second)
+    assert run_daemon(engine, memory, now + 50 * second, now + 100 * second) == [0, 0]
+    assert run_daemon(engine, memory, now + 2 * HOUR + 99 * second) == [0]
+    assert run_daemon(engine, memory, now + 2 * HOUR + 130 * second) == [1]
+
+
 def test_an_outage_while_its_sites_were_banned_is_left_out_once(engine: Engine, now: datetime) -> None:
     memory = LostJobsState()
     stored_rows.service_up(engine, now, now + HOUR, process="before")
