@@ -105,6 +105,14 @@ def test_a_step_that_runs_twice_changes_nothing_the_second_time(engine: Engine, 
     assert waiting(engine) == ids
 
 
+def test_workers_with_the_same_jobs_do_not_collide(engine: Engine, now: datetime) -> None:
+    ids = submit(engine, grid(), now, *([NEEDS_4000, JOB] * 100))
+    results = concurrency.at_once(4, lambda _: batch.optimize(engine, grid(), ids, now=now))
+    assert sorted(job_id for result in results for job_id in result.waiting) == ids
+    assert waiting(engine) == ids
+    assert {tuple(way(engine, job_id)) for job_id in ids} == {("Received", "Waiting")}
+
+
 def test_workers_with_overlapping_jobs_and_new_pools_do_not_wait_for_each_other_crosswise(
     engine: Engine, now: datetime
 ) -> None:
