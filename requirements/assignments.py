@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable
 
 from requirements.quantities import VERSIONS
-from requirements.values import fold, read_real
+from requirements.values import fold
+from requirements.written_reals import read_real
 
 
 def parse_assignments(words: Iterable[str]) -> dict[str, object]:

@@ -14,7 +14,6 @@ from requirements.errors import MOST_HINTS, InvalidInput, Problem, did_you_mean
 from requirements.values import (
     Scalar,
     Value,
-    WrittenReal,
     as_number,
     as_short_value,
     as_value,
@@ -25,6 +24,7 @@ from requirements.values import (
     normal,
     text_fault,
 )
+from requirements.written_reals import WrittenReal
 
 
 class ValueKind(StrEnum):

@@ -1,14 +1,14 @@
 """Values of requirements and resources, and how they compare."""
 
-import json
 import math
 import re
 import unicodedata
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Self, cast
+from typing import cast
 
 from requirements.errors import InvalidInput, Problem
+from requirements.written_reals import WrittenReal
 
 Scalar = str | bool | int | float
 Value = Scalar | tuple[Scalar, ...]
@@ -27,45 +27,6 @@ MAX_MARKS = 30
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 #: Numbers that lose their last zeros: they may be meant as versions.
 LOSING_ZEROS = re.compile(r"\d+\.\d*0", re.ASCII)
-
-
-class WrittenReal(float):
-    """A real number with its text, which the number alone does not give: 5.10, 1e3; `as_value` drops it."""
-
-    __slots__ = ("text",)
-    text: str
-
-    def __new__(cls, value: float, text: str) -> Self:
-        """The number, and how it is written."""
-        number = super().__new__(cls, value)
-        number.text = text
-        return number
-
-
-def read_real(text: str) -> float:
-    """A real number of a JSON text, for `parse_float` of its reader.
-
-    `WrittenReal` where programs write another text: 0.30000000000000004 is nothing that anyone chose.
-    """
-    number = float(text)
-    return number if repr(number) == text else WrittenReal(number, text)
-
-
-def write_json(value: object) -> str:
-    """A value as JSON, with the real numbers of another JSON text as they are written there."""
-    if isinstance(value, WrittenReal):
-        return value.text
-    if isinstance(value, Mapping):
-        entries = (f"{json.dumps(name)}: {write_json(each)}" for name, each in value.items())
-        return f"{{{', '.join(entries)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(write_json, value))}]"
-    return json.dumps(value)
-
-
-def keep_text(value: Scalar, text: str) -> Scalar:
-    """The value; a real number with its text."""
-    return WrittenReal(value, text) if isinstance(value, float) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,8 @@ from requirements.diracx.specification import MOST_GPUS, is_version
 from requirements.errors import did_you_mean, format_count
 from requirements.quantities import QUANTITIES
 from requirements.states import AfterPolicy
-from requirements.values import (
-    MAX_INTEGER,
-    Unevaluated,
-    WrittenReal,
-    advise_quotes,
-    as_number,
-    fold,
-    text_fault,
-)
+from requirements.values import MAX_INTEGER, Unevaluated, advise_quotes, as_number, fold, text_fault
+from requirements.written_reals import WrittenReal
 
 #: Names of sites, CEs, platforms and tags.
 _NAME = re.compile(r"[A-Za-z0-9._:@+-]+")

@@ -25,7 +25,8 @@ from requirements.classad.classad_files import Attributes, parse_ad
 from requirements.classad.syntax_tree import SourceText
 from requirements.errors import InvalidInput, InvalidJob, Problem
 from requirements.quantities import DETAILS, VERSIONS
-from requirements.values import Scalar, Unevaluated, WrittenReal, fold, keep_text
+from requirements.values import Scalar, Unevaluated, fold
+from requirements.written_reals import WrittenReal, keep_text
 
 #: Texts and comments; unterminated ones extend to the end, so that no part is scanned twice.
 _TEXT_OR_COMMENT = re.compile(

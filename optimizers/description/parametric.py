@@ -22,15 +22,8 @@ from optimizers.description import jdl
 from optimizers.description.description import JobDescription
 from optimizers.submit.submitter import Ownership, Submitter, resolve_ownership
 from requirements.errors import InvalidJob, Problem
-from requirements.values import (
-    MAX_INTEGER,
-    Unevaluated,
-    WrittenReal,
-    as_number,
-    fold,
-    normal_number,
-    text_fault,
-)
+from requirements.values import MAX_INTEGER, Unevaluated, as_number, fold, normal_number, text_fault
+from requirements.written_reals import WrittenReal
 from taskqueue.jobs import placeholders
 
 _LISTS = "parameters"

@@ -19,7 +19,6 @@ from pilotage.fabric.pilot.service.transport import (
     Transport,
 )
 from requirements.errors import PilotageError, format_ids
-from requirements.values import write_json
 
 _Answer = TypeVar("_Answer")
 
@@ -654,7 +653,11 @@ class ServiceClient:
         headers: Mapping[str, str] | None = None,
         keeps_numbers: bool = False,
     ) -> Json:
-        body = write_json(json).encode() if keeps_numbers else json
+        body: Json | bytes | None = json
+        if keeps_numbers:
+            from requirements.written_reals import write_json
+
+            body = write_json(json).encode()
         return dict(self._http.call(method, _with_query(path, params or {}), body, headers=headers).body)
 
     def _call_keyed(self, path: str, key: str, **request: Any) -> Json:

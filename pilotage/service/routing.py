@@ -31,7 +31,8 @@ from pilotage.service.http_errors import BodyTooLarge, NotAuthenticated
 from pilotage.service.services import Services
 from requirements import kept
 from requirements.errors import MOST_PROBLEMS, InvalidRequest, Problem
-from requirements.values import read_real, text_fault
+from requirements.values import text_fault
+from requirements.written_reals import read_real
 from taskqueue.db import database
 
 #: Deepest nesting of lists and objects; real requests have a few levels.

@@ -29,7 +29,8 @@ from requirements.classad.syntax_tree import (
     render,
 )
 from requirements.errors import Problem
-from requirements.values import Unevaluated, fold, keep_text
+from requirements.values import Unevaluated, fold
+from requirements.written_reals import keep_text
 
 #: End of the attribute's name in the path of a problem: `InputData[3]`, `Requirements/Memory`.
 _ATTRIBUTE = re.compile(r"[/\[]")

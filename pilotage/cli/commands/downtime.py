@@ -13,7 +13,7 @@ from rich.console import RenderableType
 
 from cs_config.formats import downtimes
 from pilotage.bounded_http import BoundedTransport
-from pilotage.cli import options, output
+from pilotage.cli import options, output, reason_options
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, harmless
 from pilotage.cli.output import Column, Entry
@@ -26,9 +26,9 @@ LONGEST: Final = 120.0
 def add(
     place: Annotated[str, options.argument("SITE[/CE]", "Site or CE that is down.")],
     *,
-    begins: Annotated[str, options.time_option("Begin", "--from")],
-    ends: Annotated[str, options.time_option("End", "--until")],
-    reason: Annotated[str, options.reason_option("Reason, shown to users.")],
+    begins: Annotated[str, reason_options.time_option("Begin", "--from")],
+    ends: Annotated[str, reason_options.time_option("End", "--until")],
+    reason: Annotated[str, reason_options.reason_option("Reason, shown to users.")],
     severity: Annotated[
         str, options.option("S", "OUTAGE closes the place, WARNING is only shown.")
     ] = downtimes.OUTAGE,

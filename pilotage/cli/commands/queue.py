@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from cs_config.source.sections import format_origin
 from cs_config.source.yaml_reader import resolve_word
 from cs_config.tree.address import QueueAddress
-from pilotage.cli import options, output
+from pilotage.cli import options, output, reason_options
 from pilotage.cli.commands import job_show
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WrongUsage
@@ -147,7 +147,9 @@ def drain(
     *,
     reason: Annotated[
         str | None,
-        options.reason_option("Reason, shown to users, and stored in the history of the configuration."),
+        reason_options.reason_option(
+            "Reason, shown to users, and stored in the history of the configuration."
+        ),
     ] = None,
     service: ServiceOptions,
 ) -> None:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Group, RenderableType
 
-from pilotage.cli import options, output
+from pilotage.cli import options, output, reason_options
 from pilotage.cli.commands import downtime, share
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import CommandRefused, WrongUsage, one_line
@@ -416,8 +416,10 @@ def advertise(
 def ban(
     site: options.Site,
     *,
-    reason: Annotated[str, options.reason_option("Reason, shown to users.")],
-    until: Annotated[str | None, options.time_option("End of the ban (default: until `site allow`)")] = None,
+    reason: Annotated[str, reason_options.reason_option("Reason, shown to users.")],
+    until: Annotated[
+        str | None, reason_options.time_option("End of the ban (default: until `site allow`)")
+    ] = None,
     service: ServiceOptions,
 ) -> None:
     """Send no jobs to a site, except those of type Test.

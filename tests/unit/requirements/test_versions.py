@@ -6,7 +6,7 @@ from cs_config.tree.inheritance import as_tuple
 from requirements import versions
 from requirements.classad.expression import Expression
 from requirements.record import Declarations, Record, parse_record
-from requirements.values import WrittenReal
+from requirements.written_reals import WrittenReal
 
 
 @pytest.mark.parametrize(

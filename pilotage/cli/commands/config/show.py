@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from cs_config.errors import ConfigError
 from cs_config.source import diff as diffs
 from cs_config.source.diff import format_entry, format_line
-from pilotage.cli import options, output
+from pilotage.cli import options, output, reason_options
 from pilotage.cli.connection import ServiceOptions
 from pilotage.cli.errors import WRONG, WrongUsage, one_line
 from pilotage.cli.output import Column, Entry
@@ -142,7 +142,9 @@ def _count_nodes(config: "Configuration") -> str:
     return ", ".join(format_count(len(each), noun) for noun, each in sizes.items())
 
 
-Message = Annotated[str | None, options.reason_option("Reason, stored in the history.", "--message", "-m")]
+Message = Annotated[
+    str | None, reason_options.reason_option("Reason, stored in the history.", "--message", "-m")
+]
 _AT = "Only changes of this path, of something below it, or of a section that contains it."
 
 

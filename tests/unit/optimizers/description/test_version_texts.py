@@ -13,7 +13,8 @@ from optimizers.submit import checking, plan
 from requirements import quantities
 from requirements.assignments import parse_assignments
 from requirements.errors import InvalidJob
-from requirements.values import WrittenReal, fold, read_real, write_json
+from requirements.values import fold
+from requirements.written_reals import WrittenReal, read_real, write_json
 
 CONFIG = validate.parse("Resources: {Sites: {S: {CEs: {C: {Queues: {Q: {}}}}}}}")
 OPTIONS = options_for(CONFIG, "lhcb")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pilotage.cli import options
+from pilotage.cli import reason_options
 from pilotage.cli.application import main
 from pilotage.cli.commands import downtime
 from pilotage.cli.errors import CommandRefused, WrongUsage
@@ -49,7 +49,9 @@ def test_an_address_that_cannot_be_read_is_named(address: str) -> None:
     [("2026-5-4", "2026-05-04T00:00:00"), ("2026-5-4 1:02:3", "2026-05-04T01:02:03")],
 )
 def test_times_without_leading_zeros_are_taken_as_by_1_0(written: str, read: str) -> None:
-    assert options._convert_local_time(written) == datetime.fromisoformat(read).astimezone().isoformat()
+    assert (
+        reason_options._convert_local_time(written) == datetime.fromisoformat(read).astimezone().isoformat()
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_time_in_another_form_is_refused_with_the_forms_that_are_allowed(
 
 @pytest.mark.parametrize("typed", ["2030-05-06", "2030-05-06 09:00", "2030-05-06T09:00:00", " 20300506"])
 def test_a_time_without_a_zone_is_local(typed: str) -> None:
-    convert = options.time_option("Begin", "--from").callback
+    convert = reason_options.time_option("Begin", "--from").callback
     assert convert is not None
     sent = datetime.fromisoformat(str(convert(typed)))
     assert sent == datetime.fromisoformat(typed.strip()).astimezone()
