@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
-from tests.integration.pilotage.cli.test_config import CE, in_json, service, text
+import pytest
+
+from tests.integration.pilotage.cli.test_config import CE, TREE, in_json, service, text
 from tests.support.commands import Run, run
 from tests.support.service import Service
 
 __all__ = ["run", "service"]
+
+pytestmark = pytest.mark.config(TREE)
 
 CFG = """
 Resources

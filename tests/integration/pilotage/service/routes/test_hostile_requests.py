@@ -199,9 +199,9 @@ def test_an_advertisement_may_list_all_attempts_that_it_may_but_not_more(service
 def test_a_large_body_is_parsed_beside_the_event_loop(service: Service, monkeypatch: pytest.MonkeyPatch):
     beside = []
 
-    def parse(body: bytes, parse=routing.parse) -> object:
+    def parse(body: bytes, parse=routing.parse, **how: bool) -> object:
         beside.append(asyncio._get_running_loop() is None)
-        return parse(body)
+        return parse(body, **how)
 
     monkeypatch.setattr(routing, "parse", parse)
     for arguments in ("x", "x" * 100_000):
