@@ -107,12 +107,14 @@ def breaking(program: str, nodes: Path, tmp_path: Path) -> Iterator[None]:
         until((place / "pid").exists, 600)
         called = psutil.Process(int((place / "pid").read_text()))
         pilot = next(each for each in called.parents() if any("--stamp" in word for word in each.cmdline()))
-        processes = (pilot, *pilot.children(recursive=True))
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.suspend()
+        stopped: set[psutil.Process] = set()
+        while new := {pilot, *pilot.children(recursive=True)} - stopped:  # they were begun meanwhile
+            for process in new:
+                with suppress(psutil.NoSuchProcess):
+                    process.suspend()
+            stopped |= new
         (place / "killed").touch()  # no call of another job of this pilot comes in between
-        for process in processes:
+        for process in stopped:
             with suppress(psutil.NoSuchProcess):  # payloads end with their pilot
                 process.kill()
         is_killed.set()
