@@ -79,7 +79,8 @@ class _PatroniNodes:
         settings = {name: value for name, value in archive.settings.items() if name != "wal_level"}
         words = [word for name, value in settings.items() for word in ("-p", f"{name}={value}")]
         self._cluster.control("edit-config", "--force", *words)
-        wait_until(lambda: "*" in self._cluster.control("list"))  # a restart is pending
+        # Each node finds by itself that a restart is pending; those that have not yet are not restarted.
+        wait_until(lambda: self._cluster.control("list").count("*") == len(self._cluster.nodes))
         self._cluster.control("restart", "--force", "--pending", MASTER)
         wait_until(lambda: self.ask("SHOW archive_mode") == "on")
         for node in self._cluster.nodes.values():
