@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 _Value = TypeVar("_Value")
+#: Characters of a text that is kept; a number has 24 at most by itself.
+LONGEST: Final = 40
 
 
 class WrittenReal(float):
@@ -19,6 +21,10 @@ class WrittenReal(float):
         number.text = text
         return number
 
+    def __reduce__(self) -> tuple[type[Self], tuple[float, str]]:
+        """For copies."""
+        return type(self), (float(self), self.text)
+
 
 def read_real(text: str) -> float:
     """A real number of a JSON text, for `parse_float` of its reader.
@@ -26,7 +32,7 @@ def read_real(text: str) -> float:
     `WrittenReal` where programs write another text: 0.30000000000000004 is nothing that anyone chose.
     """
     number = float(text)
-    return number if repr(number) == text else WrittenReal(number, text)
+    return number if repr(number) == text or len(text) > LONGEST else WrittenReal(number, text)
 
 
 def write_json(value: object) -> str:
@@ -42,5 +48,5 @@ def write_json(value: object) -> str:
 
 
 def keep_text(value: _Value, text: str) -> _Value | WrittenReal:
-    """The value; a real number with its text."""
-    return WrittenReal(value, text) if isinstance(value, float) else value
+    """The value; a real number with its text, unless that is longer than anyone writes a version."""
+    return WrittenReal(value, text) if isinstance(value, float) and len(text) <= LONGEST else value

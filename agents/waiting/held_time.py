@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from cs_config.tree.configuration import Configuration
 from matcher.explain import waiting_reason
+from taskqueue.leases import uptime
 from taskqueue.leases.uptime import Uptime
 from taskqueue.sites import closures
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
@@ -45,6 +46,8 @@ class HeldTime:
         if waiting:
             self._judge(conn, config, waiting, now)
         until = min(now, up.latest)
+        if until == uptime.NEVER:
+            return
         for task_queue_id in waiting:
             is_held = self.known.get(task_queue_id)  # None: not judged yet
             seen = self.seen.get(task_queue_id)

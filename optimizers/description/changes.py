@@ -109,8 +109,12 @@ def _is_part(folded: str, requirements: object) -> bool:
 
 
 def _replace(body: dict[str, object], name: str, value: object, part: str | None = None) -> Iterator[str]:
-    """Replace a value; yields what has changed, by the name of the part if one did."""
-    spelled = next((each for each in body if fold(each) == fold(name)), name)
+    """Replace a value; yields what has changed, by the name of the part if one did.
+
+    The document stands beside the Requirements, under nearly their name.
+    """
+    alike = (each for each in body if each != documents.REQUIREMENTS and fold(each) == fold(name))
+    spelled = next(alike, name)
     old = body.pop(spelled, None)
     if value is not None:
         body[name] = value

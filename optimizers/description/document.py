@@ -16,7 +16,7 @@ from requirements.diracx.cpu_levels import LEVELS
 from requirements.diracx.specification import DOCUMENT, GPU_VENDORS
 from requirements.errors import Problem, did_you_mean
 from requirements.quantities import DETAILS, QUANTITIES
-from requirements.values import fold
+from requirements.values import MAX_INTEGER, fold
 
 #: Top-level names of a document.
 REQUIREMENTS: Final = DOCUMENT
@@ -46,6 +46,7 @@ _REQUEST: Final = "cpu/ram_mb/request"
 _PARTS: Final[Mapping[str, str]] = {"overhead": "min_ram_mb", "per_core": "min_ram_per_core_mb"}
 #: Fields that are checked and kept, but are no requirement.
 _KEPT: Final = tuple(f"{_LIMIT}/{part}" for part in _PARTS)
+_AMOUNT: Final = f"from 0 to {MAX_INTEGER}"
 _LEAVES: Final = (*FIELDS, *_KEPT)
 _SECTIONS: Final = frozenset(
     "/".join(parts[:depth])
@@ -169,7 +170,7 @@ class DocumentReader:
             least, whose = (requested, "") if stated else default
             if not all(_is_amount(each) for each in (least, 0 if most is None else most)):
                 if most is not None and not _is_amount(most):
-                    self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number from 0")
+                    self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number {_AMOUNT}")
             elif most is None and not requested and (stated or has_limit):
                 self.report(
                     f"{_LIMIT}/{part}", "is missing: where the request is 0, no limit follows from it"
@@ -198,7 +199,7 @@ class DocumentReader:
 def _is_amount(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return value >= 0 and (isinstance(value, int) or value.is_integer())
+    return 0 <= value <= MAX_INTEGER and (isinstance(value, int) or value.is_integer())
 
 
 def path_of(keyword: str) -> str:

@@ -207,6 +207,8 @@ def _measure_column(column: object) -> _ColumnSize:
 def _count_characters(value: object) -> int:
     if isinstance(value, list | tuple):
         return sum(map(_count_characters, value)) + len(value) + 2
+    if isinstance(value, WrittenReal):
+        return len(value.text)
     return len(value) if isinstance(value, str) else _MOST_DIGITS
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from cs_config.options import keywords
 from cs_config.options.options import VoOptions
 from cs_config.options.retry_rules import RetryRule, parse_rule
 from optimizers.description import changes
@@ -34,12 +35,16 @@ def find_values(
         raise InvalidJob(problems)
     values = stated.changed
     if rule.is_elsewhere and run.site:
-        banned = documents.read_stated(body, _BANNED) or {
-            **options.job_description.list_defaults(body),
-            **body,
-        }.get(_BANNED)
-        values[_BANNED] = [*dict.fromkeys([*(banned if isinstance(banned, list) else ()), run.site])]
+        values[_BANNED] = [*dict.fromkeys([*_list_banned(body, options), run.site])]
     return values
+
+
+def _list_banned(body: Mapping[str, object], options: VoOptions) -> list[str]:
+    """The sites that a description bans, also where it states them as one text."""
+    stated = {**options.job_description.list_defaults(body), **body}.get(_BANNED)
+    banned = documents.read_stated(body, _BANNED) or stated
+    read: Any = () if banned is None else keywords.BY_NAME[_BANNED].read(banned)
+    return [*read]
 
 
 def find_unfit_rules(

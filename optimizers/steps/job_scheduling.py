@@ -130,7 +130,9 @@ def _is_open(site: str, candidate: JobContext, context: ChainContext) -> bool:
     config = context.config
     if fold(site) in context.banned_sites and not closures.is_test(candidate.description.job_type):
         return False
-    known = next((each for each in config.sites if fold(each) == fold(site)), site)
+    known = site
+    if site not in config.sites:
+        known = next((each for each in config.sites if fold(each) == fold(site)), site)
     return any(config.usable(queue, candidate.vo) for queue in config.queues_at(known))
 
 

@@ -40,6 +40,6 @@ def reason_option(text: str, *names: str) -> OptionInfo:
 
 
 def _check_reason(word: str | None) -> str | None:
-    if word is not None and not word.strip():
+    if word and not word.strip():  # none at all is left to the command
         raise typer.BadParameter(f"{word!r:.60} is blank; state a reason")
     return word

@@ -67,7 +67,11 @@ def build_beside_writers(engine: Engine, report: Callable[[str], None]) -> None:
         for setting in ("statement_timeout", "lock_timeout"):  # neither reads nor writes wait for it
             conn.execute(text(f"SET {setting} = 0"))
         # A statement that waited for the lock would be one that the other's index waits for.
+        is_told = False
         while not conn.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}).scalar_one():
+            if not is_told:
+                report("waiting for another process of the database that builds indexes")
+                is_told = True
             threading.Event().wait(_PAUSE)
         for index in find_missing(conn):
             report(f"building the index {_name(index)}, beside what writes to {index.table}")

@@ -156,6 +156,12 @@ def test_a_job_whose_sites_are_all_banned_waits(engine: Engine, now: datetime) -
     assert run_agent(engine, now + 2 * DAY + HOUR) == 1
 
 
+def test_closed_places_are_no_error_where_the_service_was_never_up(engine: Engine, now: datetime) -> None:
+    enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"]})
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 2 * DAY)
+    assert run_agent(engine, now + DAY) == 0
+
+
 def run_daemon(
     engine: Engine, memory: LostJobsState, *times: datetime, config: Configuration = SET
 ) -> list[int]:

@@ -1,12 +1,14 @@
 """Versions in requirements: what is compared as one, and numbers in its place."""
 
+import copy
+
 import pytest
 
 from cs_config.tree.inheritance import as_tuple
 from requirements import versions
 from requirements.classad.expression import Expression
 from requirements.record import Declarations, Record, parse_record
-from requirements.written_reals import WrittenReal
+from requirements.written_reals import LONGEST, WrittenReal, keep_text, read_real
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,12 @@ def test_reals_in_records_as_they_are_written_where_they_lose_zeros() -> None:
 def test_texts_with_reals_are_found_without_reading_them(text: str) -> None:
     assert versions.may_have_reals(Expression(text=text))
     assert not versions.may_have_reals(Expression(text='other.Memory > 4000 && other.OS == "el9"'))
+
+
+def test_the_text_of_a_number_is_copied_and_bounded() -> None:
+    number = copy.deepcopy(read_real("5.10"))
+    assert isinstance(number, WrittenReal)
+    assert (number, number.text) == (5.1, "5.10")
+    digits = "1" * LONGEST
+    for longer in (read_real(f"5.{digits}"), keep_text(5.1, f"5.{digits}")):
+        assert type(longer) is float

@@ -108,6 +108,20 @@ def test_what_a_document_states_is_changed_in_it(wanted: dict[str, object], note
     assert changes.change_body(found.body, wanted, OPTIONS).note == ""
 
 
+@pytest.mark.parametrize("name", ["Memory", "Requirements.Memory"])
+def test_requirements_stand_beside_a_document(name: str) -> None:
+    found = changes.change_body(DOCUMENT, {name: 4000}, OPTIONS)
+    assert found.body == {**DOCUMENT, "Requirements": {"Memory": 4000}}
+
+
+@pytest.mark.parametrize("most", [1.7e308, 10**400])
+def test_a_limit_beyond_all_numbers_of_before_does_not_grow(most: float) -> None:
+    ram = {"request": {"overhead": 10, "per_core": 5}, "limit": {"overhead": most, "per_core": 5}}
+    body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": {"ram_mb": ram}}}
+    found = changes.change_body(body, {"MinRAM": 30}, OPTIONS)
+    assert found.note == "requirements/cpu/ram_mb/request/overhead 10 → 30"
+
+
 def test_a_limit_grows_from_nothing_requested_as_well() -> None:
     ram = {"request": {"overhead": 0, "per_core": 5}, "limit": {"overhead": 100, "per_core": 5}}
     body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": {"ram_mb": ram}}}

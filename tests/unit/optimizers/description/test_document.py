@@ -326,6 +326,11 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
             "cpu/ram_mb/limit/overhead",
             "5.5, allowed is a whole number from 0",
         ),
+        (
+            asking(ram_mb={"limit": {"overhead": 1.7e308, "per_core": 1}}),
+            "cpu/ram_mb/limit/overhead",
+            "1.7e+308, allowed is a whole number from 0 to 9007199254740991",
+        ),
         (asking(num_cors={"min": 1}), "cpu/num_cors", "is unknown, there are"),
         (asking(num_cores=8), "cpu/num_cores", "8, a section is needed here"),
         (

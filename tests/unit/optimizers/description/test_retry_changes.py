@@ -48,6 +48,14 @@ def test_rules_change_what_a_document_states():
     assert sorted(changed) == ["Executable", "banned_sites", "requirements"]
 
 
+@pytest.mark.parametrize("stated", [{"banned_sites": "A, B", "requirements": {}}, {"BannedSites": "A, B"}])
+def test_another_site_keeps_what_one_text_bans(stated: dict[str, object]) -> None:
+    rule = retry_rules.parse_rule("1: another site")
+    run = retry_changes.FailedRun(site="C")
+    found = retry_changes.find_values(rule, {"Executable": "a.sh", **stated}, options(), run)
+    assert found == {"BannedSites": ["A", "B", "C"]}
+
+
 @pytest.mark.parametrize("change", ["After = 1", "without AfterPolicy", "Owner = eve"])
 def test_rules_change_nothing_that_a_job_keeps(change):
     body = {"Executable": "a.sh", "After": [1], "AfterPolicy": "any"}
