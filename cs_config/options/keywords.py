@@ -18,7 +18,7 @@ from requirements.diracx import tag_expression
 from requirements.diracx.cpu_levels import FEATURES
 from requirements.diracx.specification import MOST_GPUS, is_version
 from requirements.errors import did_you_mean, format_count
-from requirements.quantities import QUANTITIES
+from requirements.quantities import QUANTITIES, VERSIONS
 from requirements.states import AfterPolicy
 from requirements.values import MAX_INTEGER, Unevaluated, advise_quotes, as_number, fold, text_fault
 from requirements.written_reals import WrittenReal
@@ -548,10 +548,15 @@ def find_keyword(name: str) -> Keyword | None:
 
 
 def is_text(name: str, number: WrittenReal, *, is_member: bool = False) -> bool:
-    """Whether a number is read as its text where it is the value of a keyword, or a member of that."""
+    """Whether a number is read as its text where it is the value of a keyword, or a member of that.
+
+    A version is none: as a number it is refused, also beside the same text.
+    """
     keyword = find_keyword(name)
     if keyword is None:
         return is_member and fold(name).partition(".")[0] == fold(PARAMETRIC[0])
+    if fold(keyword.name) in VERSIONS:
+        return False
     return keyword.read in (environment, foreign) or keyword.reads_text(number.text)
 
 

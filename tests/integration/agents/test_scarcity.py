@@ -171,14 +171,21 @@ def test_a_change_of_the_configuration_counts_in_the_next_cycle(engine: Engine, 
         assert _read_supplies(engine) == {rare: supply}
 
 
+def _wait(
+    engine: Engine, now: datetime, config: Configuration, rare: int, common: int
+) -> tuple[int, int, Matcher]:
+    """Task queues with so many jobs that fit at one queue only, and anywhere, with a matcher for them."""
+    _note_answers(engine, now - HOUR)
+    waiting = _add(engine, now, rare, asked=RARE), _add(engine, now, common)
+    _run_agent(engine, now, config)
+    return *waiting, matcher(engine, now, config)
+
+
 @pytest.mark.parametrize("config", [KEEPING, OFF])
 def test_the_only_slots_for_some_jobs_do_not_go_to_others_of_their_owner(
     engine: Engine, now: datetime, config: Configuration
 ) -> None:
-    _note_answers(engine, now - HOUR)
-    rare, common = _add(engine, now, 12, asked=RARE), _add(engine, now, 40)
-    _run_agent(engine, now, config)
-    matching = matcher(engine, now, config)
+    rare, common, matching = _wait(engine, now, config, 12, 40)
     there = [_draw(engine, matching, ELSEWHERE) for _ in range(20)]
     if config is KEEPING:
         assert there == [rare] * 12 + [common] * 8
@@ -191,10 +198,7 @@ def test_the_only_slots_for_some_jobs_do_not_go_to_others_of_their_owner(
 def test_a_request_for_several_jobs_gets_those_without_other_slots_first(
     engine: Engine, now: datetime, config: Configuration
 ) -> None:
-    _note_answers(engine, now - HOUR)
-    rare, common = _add(engine, now, 58, asked=RARE), _add(engine, now, 200)
-    _run_agent(engine, now, config)
-    matching = matcher(engine, now, config)
+    rare, common, matching = _wait(engine, now, config, 58, 200)
     given: list[list[int]] = []
     for _ in range(17):
         found = serve(matching, request(count=4, NumberOfProcessors=4, **at(ELSEWHERE)))

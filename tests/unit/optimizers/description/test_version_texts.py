@@ -158,6 +158,13 @@ def test_so_it_is_in_json_of_a_request_and_in_assignments():
         )
 
 
+def test_a_version_as_a_number_is_not_taken_for_the_one_as_a_text():
+    """Descriptions that are alike as texts are read once."""
+    number, text = ({"GPURuntime": value} for value in (read_real("5.10"), "5.10"))
+    assert json.loads(checking.record_as_text(number)) == {"GPURuntime": 5.1}
+    assert json.loads(checking.record_as_text(text)) == {"GPURuntime": "5.10"}
+
+
 def test_what_a_program_writes_for_a_number_is_that_number():
     """It computed 0.1 + 0.2, and a parameter is 0.3 as before."""
     assert [type(each) for each in json.loads("[0.30000000000000004, 5.1, 5.10]", parse_float=read_real)] == [
