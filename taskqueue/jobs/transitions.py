@@ -21,21 +21,19 @@ from taskqueue.schema.tables import attempts, job_log, jobs, waiting_jobs
 NO_LIMIT = 2**31 - 1
 
 
-LOCK_WAITING = (
-    select(waiting_jobs.c.job_id)
-    .where(sql.is_listed(waiting_jobs.c.job_id))
-    .order_by(waiting_jobs.c.job_id)
-    .with_for_update()
+_WAITING = (
+    select(waiting_jobs.c.job_id).where(sql.is_listed(waiting_jobs.c.job_id)).order_by(waiting_jobs.c.job_id)
 )
 #: Attempts that are open or may be reopened.
-LOCK_ATTEMPTS = (
+_ATTEMPTS = (
     select(attempts.c.job_id)
     .where(
         sql.is_listed(attempts.c.job_id), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST)
     )
     .order_by(attempts.c.job_id)
-    .with_for_update()
 )
+#: Rows that are locked before their jobs, with the statements that lock them, in this order.
+BEFORE_JOBS = {each: each.with_for_update() for each in (_WAITING, _ATTEMPTS)}
 LOCK_JOBS = (
     select(
         *(jobs.c[name] for name in ("job_id", "status", "epoch", "reschedules")),
@@ -103,11 +101,29 @@ class MovedJob:
 
 
 def lock_jobs(conn: Connection, job_ids: Collection[int]) -> None:
-    """Lock all rows of the jobs in the common order; on SQLite the transaction is the lock."""
-    if conn.dialect.name == "sqlite":
-        return
-    for statement in (LOCK_WAITING, LOCK_ATTEMPTS, LOCK_JOBS):
-        sql.read_batches(conn, statement, job_ids)
+    """Lock all rows of the jobs in the common order; on SQLite the transaction is the lock.
+
+    A row that came before its job was locked is not, and who locks it first would wait for the job while we
+    wait for the row: then all is unlocked, and locked again.
+    """
+    if conn.dialect.name != "sqlite":
+        while not _lock_once(conn, job_ids):
+            pass
+
+
+def _lock_once(conn: Connection, job_ids: Collection[int]) -> bool:
+    with conn.begin_nested() as savepoint:
+        locked = {
+            rows: {row.job_id for row in sql.read_batches(conn, lock, job_ids)}
+            for rows, lock in BEFORE_JOBS.items()
+        }
+        sql.read_batches(conn, LOCK_JOBS, job_ids)
+        is_whole = all(
+            row.job_id in ids for rows, ids in locked.items() for row in sql.read_batches(conn, rows, job_ids)
+        )
+        if not is_whole:
+            savepoint.rollback()
+        return is_whole
 
 
 def move_jobs(
