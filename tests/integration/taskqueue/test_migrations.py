@@ -358,7 +358,8 @@ def test_many_that_build_indexes_at_once_all_succeed(with_rows: Engine) -> None:
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda _: database.upgrade(_url(with_rows), reports.append), range(6)))
     assert _list_missing(with_rows) == []
-    assert len(reports) == len(_LATER_INDEXES), "each is built once"
+    built = [each for each in reports if each.startswith("building")]  # others say that they wait
+    assert len(built) == len(_LATER_INDEXES), "each is built once"
 
 
 @pytest.mark.debian("pgbouncer")
