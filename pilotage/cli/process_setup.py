@@ -283,6 +283,7 @@ def _send_result(work: Callable[[], object], sender: multiprocessing.connection.
         except Exception as error:  # noqa: BLE001 - raised again by the parent
             outcome = error, None
         sender.send(outcome)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the parent ends us as soon as it has it
 
 
 class ProcessSlot:

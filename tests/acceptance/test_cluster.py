@@ -118,6 +118,7 @@ def test_etcd_moves_to_other_hosts_and_the_primary_stays_one(short_directory: Pa
                 f"{each.get('name') or server.env['ETCD_NAME']}={each['peerURLs'][0]}" for each in members
             )
             server.start()
+            wait_until(partial(_have_names, former[0]))
         cluster.control("pause", "--wait")
         for node in cluster.nodes.values():
             settings = node.file.read_text()
@@ -186,11 +187,17 @@ def _change_members(etcd: Supervised, what: str, **more: Any) -> Mapping[str, An
     """As `etcdctl member`; empty: refused, as for some seconds after a member was started."""
     url = f"http://{_address_of(etcd)}/v3/cluster/member/{what}"
     with suppress(httpx.HTTPError):
-        answer = httpx.post(url, json=more, trust_env=False, timeout=10)
+        answer = httpx.post(url, json=more, trust_env=False, timeout=300)  # repeated it is refused
         if answer.is_success:
             members: Mapping[str, Any] = answer.json()
             return members
     return {}
+
+
+def _have_names(etcd: Supervised) -> bool:
+    """Whether each member has told its name, as some time after its start."""
+    members = _change_members(etcd, "list").get("members", [{}])
+    return all(each.get("name") for each in members)
 
 
 def _has_copied(standby: str) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from examples.servers.starting import wait_until
 from tests.support.directors_on_slurm import Field
 from tests.support.namespaces import userns, visible_directory
 from tests.support.service import running_on_sqlite
@@ -115,11 +116,26 @@ def field(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def end_pilots(directory: Path) -> None:
     """End what a host runs whose director is gone."""
-    for process in psutil.process_iter(["cmdline"]):
-        if any(str(directory) in word for word in process.info["cmdline"] or ()):
+    stopped: set[psutil.Process] = set()
+    while new := _list_below(directory) - stopped:  # they were begun meanwhile
+        for each in new:
             with contextlib.suppress(psutil.NoSuchProcess):
-                for each in (process, *process.children(recursive=True)):
-                    each.kill()
+                each.suspend()
+        stopped |= new
+    for each in stopped:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    wait_until(lambda: not _list_below(directory))
+
+
+def _list_below(directory: Path) -> set[psutil.Process]:
+    """Processes whose command names the directory, with their children; one that has ended has none."""
+    found: set[psutil.Process] = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(str(directory) in word for word in process.cmdline()):
+                found |= {process, *process.children(recursive=True)}
+    return found
 
 
 def steal(field: LocalField, words: Sequence[str]) -> tuple[Mapping[str, Any], int]:

@@ -1,5 +1,6 @@
 """Processes that die at a place that a test chooses."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -14,11 +15,11 @@ class KilledError(Exception):
 
 @contextmanager
 def killed_at(engine: Engine, statement: int) -> Iterator[None]:
-    """Whoever carries out so many statements more dies before the next."""
-    left = count(statement, -1)
+    """This thread dies before the next statement when it has carried out so many more."""
+    left, thread = count(statement, -1), threading.get_ident()
 
     def die(*_: Any) -> None:
-        if next(left) == 0:
+        if threading.get_ident() == thread and next(left) == 0:  # another one renews a lease
             raise KilledError
 
     event.listen(engine, "before_cursor_execute", die)

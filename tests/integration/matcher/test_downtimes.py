@@ -13,6 +13,7 @@ from matcher import demand
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from matcher.explain import blockers, queue_set
+from matcher.index.waiting import FeedFreshness
 from matcher.limits.job_groups import JobView
 from requirements.errors import PilotageError, format_time
 from requirements.requirement_class import RequirementClass
@@ -39,6 +40,7 @@ class World:
         self.engine, self.start, self.now = engine, start, start
         self.config = queued_jobs.grid(GRID)
         self.matcher = Matcher(engine, lambda: self.config, lambda: self.now, Random(1))
+        self.matcher._freshness = FeedFreshness(lambda: 100.0)  # however long the machine takes
 
     def go_to(self, since_start: timedelta) -> None:
         self.now = self.start + since_start

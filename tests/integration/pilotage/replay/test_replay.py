@@ -360,8 +360,15 @@ def test_a_replay_that_is_ended_leaves_nothing(
     left.mkdir()
     environment = os.environ | {"TMPDIR": str(left), "PILOTAGE_HOME": str(tmp_path)}
     program = (Path(sys.executable).with_name("pilotage"), *words)
+    seen: set[Path] = set()
+
+    def have_begun() -> bool:
+        """Whether each process has its directory: with a change there are two."""
+        seen.update(left.glob("*/lock"))
+        return len(seen) == (2 if change else 1)
+
     with subprocess.Popen(program, env=environment, stderr=subprocess.DEVNULL) as replaying:
-        wait_until(lambda: any(left.glob("*/lock")))
+        wait_until(have_begun)
         replaying.send_signal(ending)
     for each in left.iterdir():
         assert ending == signal.SIGKILL

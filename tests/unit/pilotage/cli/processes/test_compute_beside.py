@@ -39,8 +39,8 @@ def test_work_that_is_not_waited_for_is_interrupted_and_removes_what_it_has_made
     made = tmp_path / "made"
 
     def work() -> None:
-        made.touch()
         try:
+            made.touch()  # within: the interruption comes as soon as it is there
             threading.Event().wait()
         finally:
             made.unlink()
