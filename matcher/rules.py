@@ -197,11 +197,17 @@ def select_by_gpu_vendor(classes: Items, has: Resource) -> int:
 
 def select_by_tag_expression(classes: Items, has: Resource) -> int:
     """The class's expression is true of the resource's tags, or may be with those that its nodes have."""
-    tags = has.literal_tags
+    tags, open_tags = has.literal_tags, has.open_tags
     if tags is None:
         return classes.everything
-    unfit = [each for each in classes.names("tag_expressions") if not may_hold(each, tags, has.open_tags)]
-    return classes.avoiding("tag_expressions", unfit)
+
+    def select() -> int:
+        unfit = [each for each in classes.names("tag_expressions") if not may_hold(each, tags, open_tags)]
+        return classes.avoiding("tag_expressions", unfit)
+
+    return classes.once(
+        ("tag_expressions", tags, open_tags), select
+    )  # the nodes of a site have the same tags
 
 
 def select_by_image(classes: Items, has: Resource) -> int:

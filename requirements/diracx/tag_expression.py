@@ -135,10 +135,14 @@ def holds(term: Term, tags: Collection[str]) -> bool:
     if isinstance(term, str):
         return term in tags
     sign, operands = term
-    results = (holds(each, tags) for each in operands)
     if sign == "~":
-        return not next(results)
-    return all(results) if sign == "&" else any(results)
+        [operand] = operands
+        return not holds(operand, tags)
+    is_any = sign == "|"
+    for each in operands:  # without a generator: a new node is compared with a thousand expressions
+        if holds(each, tags) is is_any:
+            return is_any
+    return not is_any
 
 
 def requires_one(text: str, is_meant: Callable[[str], bool]) -> bool:
