@@ -1,12 +1,13 @@
 """Slots of pilots and their hardware, stored once a minute; each shape of a site once a day."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import date, datetime
 from typing import Final
 
 from sqlalchemy import Engine
 
 from matcher.claim.matcher import Matcher
+from matcher.pauses import no_pause
 from matcher.request.match_request import MatchRequest
 from taskqueue.db import database
 from taskqueue.pilots import hardware, pilots
@@ -14,6 +15,8 @@ from taskqueue.pilots.hardware import HardwareShape
 
 #: Pilots, and shapes, of a day in memory; what comes beyond them is not stored that day.
 _MOST: Final = 50_000
+#: Of them stored in one transaction.
+_AT_ONCE: Final = 100
 
 
 class HardwareRecorder:
@@ -48,17 +51,27 @@ class HardwareRecorder:
         if len(self._new) + len(self._stored) < _MOST and seen[1].is_short:
             self._new[seen] = None
 
-    def store(self) -> None:
+    def store(self, pause: Callable[[], None] = no_pause) -> None:
         """Store what is new since the last time; what cannot be stored is kept."""
         now = self._matcher.now()
         if now.date() != self._day:
             self._day = now.date()
             self._stored.clear()
             self._pilots.clear()
-        self._store_slots(now)
-        new = list(self._new)
-        if not new:
-            return
+        slots, new = list(self._slots.copy().items()), list(self._new.copy())
+        for begin in range(0, len(slots), _AT_ONCE):
+            self._store_slots(dict(slots[begin : begin + _AT_ONCE]), now)
+            pause()
+        for begin in range(0, len(new), _AT_ONCE):
+            self._store_new(new[begin : begin + _AT_ONCE], now)
+            pause()
+
+    def _store_slots(self, slots: Mapping[str, HardwareShape], now: datetime) -> None:
+        _write_slots(self._engine, {stamp: shape.digest for stamp, shape in slots.items()}, now)
+        for stamp in slots:
+            self._slots.pop(stamp, None)
+
+    def _store_new(self, new: Collection[tuple[str, HardwareShape]], now: datetime) -> None:
         with database.writing(self._engine) as conn:
             hardware.store_seen(conn, new, now=now.replace(hour=0, minute=0, second=0, microsecond=0))
         with database.writing(self._engine) as conn:
@@ -66,13 +79,6 @@ class HardwareRecorder:
         self._stored.update(new)
         for each in new:
             self._new.pop(each, None)
-
-    def _store_slots(self, now: datetime) -> None:
-        slots = dict(self._slots)
-        if slots:
-            _write_slots(self._engine, {stamp: shape.digest for stamp, shape in slots.items()}, now)
-        for stamp in slots:
-            self._slots.pop(stamp, None)
 
 
 @database.retry_on_conflict

@@ -9,7 +9,7 @@ everything beyond the bound of the memory count as waiting for a pilot.
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
@@ -23,6 +23,7 @@ from matcher.claim.snapshot import Snapshot
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import Candidates, iterate_candidates
 from matcher.limits.place_policy import LIMITS
+from matcher.pauses import no_pause
 from matcher.request.match_request import MatchRequest, MatchResult
 from requirements.errors import PilotageError
 from requirements.resource import Resource
@@ -35,8 +36,10 @@ from taskqueue.task_queues.wait_causes import CAUSE_ORDER, TURN_CAUSE, WaitCause
 EVERY: Final = 60.0
 #: Places and causes in memory; task queues and causes of one minute.
 _MOST: Final = 20_000
+#: Answers whose task queues are found in one transaction, which lasts as long as the pauses in it.
+_FOUND_AT_ONCE: Final = 500
 #: Wait causes written per transaction.
-_WRITTEN_AT_ONCE: Final = 500
+_WRITTEN_AT_ONCE: Final = 100
 
 #: Place and VOs of a request, and the queue that its token is bound to.
 _Place = tuple[object, ...]
@@ -75,7 +78,7 @@ class WaitCauseRecorder:
         if len(self._answered) < _MOST or (place, cause) in self._answered:
             self._answered[place, cause] = request
 
-    def store(self) -> None:
+    def store(self, pause: Callable[[], None] = no_pause) -> None:
         """Store the causes since the last time.
 
         Answers are tried again only after errors of the database: with one that we cannot work on, no others
@@ -84,7 +87,7 @@ class WaitCauseRecorder:
         unstored, self._unstored = self._unstored, None
         for minute in filter(None, (unstored, self._take_minute())):
             try:
-                self._store_minute(minute)
+                self._store_minute(minute, pause)
             except database.UNAVAILABLE:
                 self._unstored = minute
                 raise
@@ -110,13 +113,22 @@ class WaitCauseRecorder:
         causes = [(cause, request) for (_, cause), request in answered.items()]
         return _Minute(since=since, until=now, answered=causes)
 
-    def _store_minute(self, minute: _Minute) -> None:
-        if minute.answered:
-            with self._matcher.current_view() as view:
-                found = find_causes(view, takewhile(self._has_time, minute.answered))
-            self._write(found, minute.since, minute.until)
+    def _store_minute(self, minute: _Minute, pause: Callable[[], None]) -> None:
+        def go_on(_: object) -> bool:
+            pause()
+            return self._has_time()
 
-    def _write(self, found: Mapping[str, set[int]], since: datetime, until: datetime) -> None:
+        found: defaultdict[str, set[int]] = defaultdict(set)
+        for begin in range(0, len(minute.answered), _FOUND_AT_ONCE):
+            piece = minute.answered[begin : begin + _FOUND_AT_ONCE]
+            with self._matcher.current_view() as view:
+                for cause, ids in find_causes(view, takewhile(go_on, piece)).items():
+                    found[cause] |= ids
+        self._write(found, minute.since, minute.until, pause)
+
+    def _write(
+        self, found: Mapping[str, set[int]], since: datetime, until: datetime, pause: Callable[[], None]
+    ) -> None:
         causes = (
             WaitCause(task_queue_id=each, cause=cause, since=since, until=until)
             for cause in CAUSE_ORDER
@@ -126,6 +138,7 @@ class WaitCauseRecorder:
         while self._has_time() and (piece := list(islice(left, _WRITTEN_AT_ONCE))):
             with database.writing(self._engine) as conn:
                 wait_causes.record_causes(conn, piece)
+            pause()
 
 
 def find_causes(view: Snapshot, answered: Iterable[tuple[str, MatchRequest]]) -> Mapping[str, set[int]]:

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from matcher import wait_cause_recorder
+from matcher.pauses import Pauses
 from pilotage import extensions
 from pilotage.service import deadline, error_handlers, middleware, openapi
 from pilotage.service.error_handlers import ErrorAnswer
@@ -155,6 +156,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def keep_running(parts: Services) -> AsyncIterator[None]:
     """Run the periodic actions of a process that answers pilots, and write what is left at the end."""
     process = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    storing, ending = threading.Lock(), threading.Event()
 
     async def refresh_tokens() -> None:
         await asyncio.to_thread(parts.revoked.refresh)
@@ -175,7 +177,11 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
             _log.warning("the database is unavailable; contacts of pilots are stored later: %s", error)
 
     async def store_wait_causes() -> None:
-        await asyncio.to_thread(_store_wait_causes, parts)
+        await asyncio.to_thread(store_minute)
+
+    def store_minute() -> None:
+        with storing:  # one that was cancelled at the end may still be under way
+            _store_wait_causes(parts, Pauses(ending))
 
     # In the event loop that answers requests: while it hangs, no heartbeat is received.
     actions = {
@@ -193,6 +199,7 @@ async def keep_running(parts: Services) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            ending.set()
             parts.wait_causes.end(within=_LAST_CAUSES)
             for each in watching:
                 each.cancel()
@@ -221,11 +228,11 @@ def _record_uptime(parts: Services, process: str) -> None:
         _log.warning("the database is unavailable; missing heartbeats do not count meanwhile: %s", error)
 
 
-def _store_wait_causes(parts: Services) -> None:
+def _store_wait_causes(parts: Services, pause: Callable[[], None]) -> None:
     try:
-        parts.wait_causes.store()
-        parts.hardware.store()
-        parts.answers_given.store()
+        parts.wait_causes.store(pause)
+        parts.hardware.store(pause)
+        parts.answers_given.store(pause)
     except database.CommitsLost:
         return  # as `_record_uptime`
     except database.UNAVAILABLE as error:

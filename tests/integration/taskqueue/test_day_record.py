@@ -1,11 +1,12 @@
 """The record of a day: minutes of many processes in few rows, read back as they were seen."""
 
 import json
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from random import Random
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from agents import accounting
@@ -109,6 +110,32 @@ def test_answers_that_could_not_be_stored_are_stored_later(
     process.store()
     [minutes] = read(engine, Series.ANSWERS, now).values()
     assert list(minutes.values()) == [1]
+
+
+def test_of_many_answers_those_are_stored_later_that_could_not_be_stored(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answer_recorder, "_AT_ONCE", 3)
+    process = recorder(engine, now)
+    for number in range(8):
+        process.count(PLACE, frozenset({f"vo{number}"}), None, GRID)
+    pieces, add = 0, day_record.add_counts
+
+    def fail_later(conn: Connection, seen: Iterable[Seen]) -> None:
+        nonlocal pieces
+        pieces += 1
+        if pieces == 2:
+            raise OperationalError("", {}, Exception("away"))
+        add(conn, seen)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(day_record, "add_counts", fail_later)
+        with pytest.raises(OperationalError):
+            process.store()
+    assert databases.count(engine, day_records) == 3
+    process.store()
+    minutes = read(engine, Series.ANSWERS, now)
+    assert [list(each.values()) for each in minutes.values()] == [[1]] * 8
 
 
 def test_starts_are_counted_once_by_class(engine: Engine, now: datetime) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,10 +44,10 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
         places=SimpleNamespace(store_contacts=fail),
         claims=SimpleNamespace(close=close),
         wait_causes=SimpleNamespace(
-            store=lambda: None, end=lambda *, within: bounded.append((within, closed.copy()))
+            store=lambda _: None, end=lambda *, within: bounded.append((within, closed.copy()))
         ),
-        hardware=SimpleNamespace(store=lambda: None),
-        answers_given=SimpleNamespace(store=lambda: None),
+        hardware=SimpleNamespace(store=lambda _: None),
+        answers_given=SimpleNamespace(store=lambda _: None),
     )
 
     async def run() -> None:
@@ -57,3 +58,49 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
         asyncio.run(run())
     assert closed == [True]
     assert bounded == [(5.0, [])], "what may take long is bounded first"
+
+
+def test_the_last_minute_is_stored_after_one_whose_storing_is_under_way():
+    begun, second, bounded = threading.Event(), threading.Event(), threading.Event()
+    under_way, most, pauses = 0, 0, []
+
+    def store(pause: Any) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        if begun.is_set():
+            second.set()
+        else:
+            begun.set()
+            bounded.wait()
+            second.wait(0.5)  # it must not come
+        pauses.append(pause)
+        under_way -= 1
+
+    async def do_nothing() -> None:
+        pass
+
+    def end(*, within: float) -> None:
+        assert within > 0
+        bounded.set()
+
+    nothing = SimpleNamespace(refresh=lambda: None, store=lambda _: None)
+    parts: Any = SimpleNamespace(
+        revoked=nothing,
+        tokens=nothing,
+        issuers=(),
+        places=SimpleNamespace(store_contacts=do_nothing),
+        claims=SimpleNamespace(close=do_nothing),
+        wait_causes=SimpleNamespace(store=store, end=end),
+        hardware=nothing,
+        answers_given=nothing,
+    )
+
+    async def run() -> None:
+        async with app.keep_running(parts):
+            await asyncio.to_thread(begun.wait)
+
+    asyncio.run(run())
+    assert (len(pauses), most) == (2, 1)
+    for pause in pauses:
+        pause()  # the service ends: there is none any more
