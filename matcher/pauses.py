@@ -8,6 +8,8 @@ from typing import Final
 _PIECE: Final = 0.005
 #: Share of a core that the work takes.
 _SHARE: Final = 0.1
+#: Seconds after which the rest is done without pauses: accounting reads what is stored two minutes later.
+_LONGEST: Final = 20.0
 
 
 class Pauses:
@@ -17,15 +19,17 @@ class Pauses:
     """
 
     def __init__(self, ending: threading.Event) -> None:
-        """Begin; there are no pauses after `ending`, and one that is under way ends with it."""
+        """Begin; there are no pauses after twenty seconds, nor after `ending`, which ends one under way."""
         self._ending = ending
+        self._until = time.monotonic() + _LONGEST
         self._since = time.thread_time()
 
     def __call__(self) -> None:
         """Wait if a piece of work was done since the last pause."""
         used = time.thread_time() - self._since
         if used >= _PIECE:
-            self._ending.wait(used * (1 / _SHARE - 1))
+            left = self._until - time.monotonic()
+            self._ending.wait(max(0.0, min(used * (1 / _SHARE - 1), left)))
             self._since = time.thread_time()
 
 

@@ -8,11 +8,11 @@ everything beyond the bound of the memory count as waiting for a pilot.
 
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Final
 
 from sqlalchemy import Engine
@@ -36,8 +36,9 @@ from taskqueue.task_queues.wait_causes import CAUSE_ORDER, TURN_CAUSE, WaitCause
 EVERY: Final = 60.0
 #: Places and causes in memory; task queues and causes of one minute.
 _MOST: Final = 20_000
-#: Answers whose task queues are found in one transaction, which lasts as long as the pauses in it.
+#: Answers whose task queues are found in one transaction, and seconds after which it ends, with its pauses.
 _FOUND_AT_ONCE: Final = 500
+_FOUND_WITHIN: Final = 5.0
 #: Wait causes written per transaction.
 _WRITTEN_AT_ONCE: Final = 100
 
@@ -99,7 +100,7 @@ class WaitCauseRecorder:
         """
         self._until = time.monotonic() + within
 
-    def _has_time(self, *_: object) -> bool:
+    def _has_time(self) -> bool:
         return time.monotonic() < self._until
 
     def _take_minute(self) -> _Minute:
@@ -114,17 +115,25 @@ class WaitCauseRecorder:
         return _Minute(since=since, until=now, answered=causes)
 
     def _store_minute(self, minute: _Minute, pause: Callable[[], None]) -> None:
-        def go_on(_: object) -> bool:
-            pause()
-            return self._has_time()
-
         found: defaultdict[str, set[int]] = defaultdict(set)
-        for begin in range(0, len(minute.answered), _FOUND_AT_ONCE):
-            piece = minute.answered[begin : begin + _FOUND_AT_ONCE]
+        left = deque(minute.answered)
+        while left and self._has_time():
             with self._matcher.current_view() as view:
-                for cause, ids in find_causes(view, takewhile(go_on, piece)).items():
+                for cause, ids in find_causes(view, self._take_piece(left, pause)).items():
                     found[cause] |= ids
         self._write(found, minute.since, minute.until, pause)
+
+    def _take_piece(
+        self, left: deque[tuple[str, MatchRequest]], pause: Callable[[], None]
+    ) -> Iterator[tuple[str, MatchRequest]]:
+        until = time.monotonic() + _FOUND_WITHIN
+        for _ in range(_FOUND_AT_ONCE):
+            if not left or not self._has_time():
+                return
+            yield left.popleft()
+            pause()
+            if time.monotonic() >= until:
+                return
 
     def _write(
         self, found: Mapping[str, set[int]], since: datetime, until: datetime, pause: Callable[[], None]

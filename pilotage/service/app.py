@@ -230,9 +230,9 @@ def _record_uptime(parts: Services, process: str) -> None:
 
 def _store_wait_causes(parts: Services, pause: Callable[[], None]) -> None:
     try:
-        parts.wait_causes.store(pause)
-        parts.hardware.store(pause)
+        parts.hardware.store(pause)  # first: both are stored with the time at which they are
         parts.answers_given.store(pause)
+        parts.wait_causes.store(pause)
     except database.CommitsLost:
         return  # as `_record_uptime`
     except database.UNAVAILABLE as error:

@@ -26,11 +26,11 @@ _WAITING = (
 )
 #: Attempts that are open or may be reopened.
 _ATTEMPTS = (
-    select(attempts.c.job_id)
+    select(attempts.c.job_id, attempts.c.epoch)
     .where(
         sql.is_listed(attempts.c.job_id), or_(attempts.c.closed_at.is_(None), attempts.c.closed_as == LOST)
     )
-    .order_by(attempts.c.job_id)
+    .order_by(attempts.c.job_id, attempts.c.epoch)
 )
 #: Rows that are locked before their jobs, with the statements that lock them, in this order.
 BEFORE_JOBS = {each: each.with_for_update() for each in (_WAITING, _ATTEMPTS)}
@@ -113,13 +113,10 @@ def lock_jobs(conn: Connection, job_ids: Collection[int]) -> None:
 
 def _lock_once(conn: Connection, job_ids: Collection[int]) -> bool:
     with conn.begin_nested() as savepoint:
-        locked = {
-            rows: {row.job_id for row in sql.read_batches(conn, lock, job_ids)}
-            for rows, lock in BEFORE_JOBS.items()
-        }
+        locked = {rows: set(sql.read_batches(conn, lock, job_ids)) for rows, lock in BEFORE_JOBS.items()}
         sql.read_batches(conn, LOCK_JOBS, job_ids)
         is_whole = all(
-            row.job_id in ids for rows, ids in locked.items() for row in sql.read_batches(conn, rows, job_ids)
+            row in known for rows, known in locked.items() for row in sql.read_batches(conn, rows, job_ids)
         )
         if not is_whole:
             savepoint.rollback()

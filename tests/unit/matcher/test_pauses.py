@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from matcher import pauses
 from matcher.pauses import Pauses
 
 
@@ -37,7 +38,22 @@ def test_nine_times_as_long_as_it_worked_it_waits(used: list[float]) -> None:
     assert ending.waits == [0.18, 0.909]
 
 
-def test_a_pause_ends_with_the_process(used: list[float]) -> None:
+def test_after_twenty_seconds_there_are_no_more_pauses(
+    used: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[-1])
+    ending = Ending()
+    pause = Pauses(ending)
+    for at in (119.0, 121.0):
+        now.append(at)
+        used.append(used[-1] + 1)
+        pause()
+    assert ending.waits == [1.0, 0.0]
+
+
+def test_a_pause_ends_with_the_process(used: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pauses, "_LONGEST", 1e6)
     ending = threading.Event()
     pause = Pauses(ending)
     used.append(1000.0)

@@ -72,7 +72,7 @@ def test_the_last_minute_is_stored_after_one_whose_storing_is_under_way():
             second.set()
         else:
             begun.set()
-            bounded.wait()
+            bounded.wait(300)
             second.wait(0.5)  # it must not come
         pauses.append(pause)
         under_way -= 1
@@ -103,4 +103,4 @@ def test_the_last_minute_is_stored_after_one_whose_storing_is_under_way():
     asyncio.run(run())
     assert (len(pauses), most) == (2, 1)
     for pause in pauses:
-        pause()  # the service ends: there is none any more
+        assert pause._ending.is_set(), "the service ends: there are none any more"

@@ -25,7 +25,7 @@ AT = {"Site": "LCG.A.org", "GridCE": "ce1", "Queue": "long", "CPUTime": 100_000,
 def test_a_job_that_a_running_limit_held_shows_the_limit(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(app, "_store_wait_causes", lambda _: None)  # at no time but below
+    monkeypatch.setattr(app, "_store_wait_causes", lambda *_: None)  # at no time but below
     later = [timedelta()]
     start = [utc_now()]
     with running(engine, tmp_path, TREE + LIMIT, clock=lambda: start[0] + later[0]) as service:
