@@ -205,9 +205,8 @@ def select_by_tag_expression(classes: Items, has: Resource) -> int:
         unfit = [each for each in classes.names("tag_expressions") if not may_hold(each, tags, open_tags)]
         return classes.avoiding("tag_expressions", unfit)
 
-    return classes.once(
-        ("tag_expressions", tags, open_tags), select
-    )  # the nodes of a site have the same tags
+    # The nodes of a site have the same tags.
+    return classes.once(("tag_expressions", tags, open_tags), select)
 
 
 def select_by_image(classes: Items, has: Resource) -> int:

@@ -44,6 +44,12 @@ def recorder(engine: Engine, now: datetime) -> AnswerRecorder:
     return AnswerRecorder(engine, Matcher(engine, lambda: GRID, lambda: now, Random(1)))
 
 
+def count_for_vos(process: AnswerRecorder, number: int) -> None:
+    """An answer for each of so many VOs."""
+    for each in range(number):
+        process.count(PLACE, frozenset({f"vo{each}"}), None, GRID)
+
+
 def test_answers_of_two_processes_are_added_in_one_row_an_hour(engine: Engine, now: datetime) -> None:
     hour = now.replace(minute=0, second=0, microsecond=0)
     for minute in (3, 4, 59):
@@ -78,8 +84,7 @@ def test_one_process_records_so_many_places_and_no_more(
 ) -> None:
     monkeypatch.setattr(answer_recorder, "_MOST", 3)
     process = recorder(engine, now)
-    for number in range(9):
-        process.count(PLACE, frozenset({f"vo{number}"}), None, GRID)
+    count_for_vos(process, 9)
     process.store()
     assert databases.count(engine, day_records) == 3
 
@@ -117,8 +122,7 @@ def test_of_many_answers_those_are_stored_later_that_could_not_be_stored(
 ) -> None:
     monkeypatch.setattr(answer_recorder, "_AT_ONCE", 3)
     process = recorder(engine, now)
-    for number in range(8):
-        process.count(PLACE, frozenset({f"vo{number}"}), None, GRID)
+    count_for_vos(process, 8)
     pieces, add = 0, day_record.add_counts
 
     def fail_later(conn: Connection, seen: Iterable[Seen]) -> None:

@@ -27,6 +27,19 @@ def test_a_look_that_breaks_is_told_and_not_the_last(caplog: pytest.LogCaptureFi
     assert "no such table: revoked_tokens" in caplog.text
 
 
+async def _do_nothing() -> None:
+    pass
+
+
+def make_parts(**own: SimpleNamespace) -> Any:
+    """Parts of a service that do nothing, but for those that are given."""
+    nothing = SimpleNamespace(
+        refresh=lambda: None, store=lambda _: None, store_contacts=_do_nothing, close=_do_nothing
+    )
+    names = "revoked", "tokens", "places", "claims", "hardware", "answers_given"
+    return SimpleNamespace(**{**dict.fromkeys(names, nothing), "issuers": (), **own})
+
+
 def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
     closed, bounded = [], []
 
@@ -36,18 +49,12 @@ def test_the_connections_of_claims_are_closed_whatever_fails_before_that():
     async def close() -> None:
         closed.append(True)
 
-    nothing = SimpleNamespace(refresh=lambda: None)
-    parts: Any = SimpleNamespace(
-        revoked=nothing,
-        tokens=nothing,
-        issuers=(),
+    parts = make_parts(
         places=SimpleNamespace(store_contacts=fail),
         claims=SimpleNamespace(close=close),
         wait_causes=SimpleNamespace(
             store=lambda _: None, end=lambda *, within: bounded.append((within, closed.copy()))
         ),
-        hardware=SimpleNamespace(store=lambda _: None),
-        answers_given=SimpleNamespace(store=lambda _: None),
     )
 
     async def run() -> None:
@@ -77,24 +84,11 @@ def test_the_last_minute_is_stored_after_one_whose_storing_is_under_way():
         pauses.append(pause)
         under_way -= 1
 
-    async def do_nothing() -> None:
-        pass
-
     def end(*, within: float) -> None:
         assert within > 0
         bounded.set()
 
-    nothing = SimpleNamespace(refresh=lambda: None, store=lambda _: None)
-    parts: Any = SimpleNamespace(
-        revoked=nothing,
-        tokens=nothing,
-        issuers=(),
-        places=SimpleNamespace(store_contacts=do_nothing),
-        claims=SimpleNamespace(close=do_nothing),
-        wait_causes=SimpleNamespace(store=store, end=end),
-        hardware=nothing,
-        answers_given=nothing,
-    )
+    parts = make_parts(wait_causes=SimpleNamespace(store=store, end=end))
 
     async def run() -> None:
         async with app.keep_running(parts):
