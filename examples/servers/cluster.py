@@ -363,10 +363,13 @@ class SentinelServers:
         return f"redis+sentinel://{hosts}/{MASTER}"
 
     def start(self) -> None:
-        """Start them, and wait until the Sentinels know the master with its replica."""
+        """Start them, and wait until each Sentinel knows the replica and the other Sentinels.
+
+        One that is elected and knows no replica promotes none, and the next election comes a minute later.
+        """
         for process in (*self.servers.values(), *self.sentinels.values()):
             process.start()
-        wait_until(lambda: self.find_master() is not None and self._has_replica())
+        wait_until(lambda: all(map(self._knows_all, NODES)))
 
     def keep_alive(self) -> None:
         """Start what has ended by itself."""
@@ -391,12 +394,13 @@ class SentinelServers:
                 return next(each for each in NODES if self._addresses[each] == address)
         return None
 
-    def _has_replica(self) -> bool:
+    def _knows_all(self, name: str) -> bool:
+        """Whether the Sentinel of a node knows the replica and the other Sentinels."""
         import redis
 
         with (
             suppress(redis.RedisError),
-            redis.Redis(self._addresses[NODES[-1]], 26379, socket_timeout=2, decode_responses=True) as client,
+            redis.Redis(self._addresses[name], 26379, socket_timeout=2, decode_responses=True) as client,
         ):
             state = client.sentinel_master(MASTER)
             return int(state["num-slaves"]) >= 1 and int(state["num-other-sentinels"]) >= len(NODES) - 1
