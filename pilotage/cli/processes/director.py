@@ -88,8 +88,29 @@ def _client(described: DirectorFile, vo: str, file: Path) -> ServiceClient:
 
 
 def _read_key_ids(described: DirectorFile, url: str) -> frozenset[str]:
-    with ServiceClient(url, "", authorities=described.authorities, proxy=described.proxy) as client:
-        return client.read_key_ids()
+    """The ids of the keys that are published at an address; empty: none, though a server answers."""
+    with _open_without_token(described, url) as client:
+        try:
+            return client.read_key_ids()
+        except ApiError as error:
+            if api.is_passing(error):
+                raise
+            return frozenset()
+
+
+def _find_no_api(described: DirectorFile, url: str) -> str:
+    """Why there is no service below an address; empty: its API refuses a request without a token."""
+    try:
+        with _open_without_token(described, url) as client:
+            client.whoami()
+    except (ServiceAway, ApiError) as error:
+        is_api = isinstance(error, ApiError) and (error.status, error.code) == _NO_TOKEN
+        return "" if is_api else f"it has no keys, and no API: {error}"
+    return "it has no keys, and its API needs no token"
+
+
+def _open_without_token(described: DirectorFile, url: str) -> ServiceClient:
+    return ServiceClient(url, "", authorities=described.authorities, proxy=described.proxy)
 
 
 def pilot_script(
@@ -114,6 +135,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds after which the queues of the resource tree are read again though no new version was seen.
 _TREE_SECONDS = 600.0
+#: Status and code of the service's answer to a request without a token.
+_NO_TOKEN = (401, "not_authenticated")
 #: Seconds until a director that runs single cycles is overdue.
 _ONCE = 86_400.0
 
@@ -231,30 +254,40 @@ class DirectorProcess:
     def _require_own_service(self) -> None:
         """Refuse a `pilot_url` where another server answers; one that only nodes reach may be right.
 
-        No token goes there, and the service is known by its keys, of which one stays when they are changed.
+        No token goes there, and the service is known by its keys, of which one stays when they are changed. A
+        proxy that passes only the API shows no keys: a service behind it may be the right one.
         """
         address, url = self.described.pilot_url, self.described.url
         if address is None or address == url:
             return
         try:
-            theirs, answer = _read_key_ids(self.described, address), "its keys are not those of that one"
+            theirs = _read_key_ids(self.described, address)
         except (ServiceAway, ApiError) as error:
-            if api.is_passing(error):
-                log.warning(
-                    "pilot_url: from this host, %s: pilots get jobs only if their nodes reach it: try "
-                    "`curl %s/healthz` there, and correct it in %s if that fails, too",
-                    error,
-                    address.rstrip("/"),
-                    self.file,
-                )
-                return
-            theirs, answer = frozenset(), str(error)
-        if theirs.isdisjoint(_read_key_ids(self.described, url)):
+            log.warning(
+                "pilot_url: from this host, %s: pilots get jobs only if their nodes reach it: try "
+                "`curl %s/api/v1/tokens/me` there, and correct it in %s unless it answers not_authenticated",
+                error,
+                address.rstrip("/"),
+                self.file,
+            )
+            return
+        ours = _read_key_ids(self.described, url)
+        if theirs & ours:
+            return
+        is_compared = bool(theirs and ours)
+        seen = "its keys are not those of that one" if is_compared else _find_no_api(self.described, address)
+        if seen:
             message = (
-                f"{address} is another server than the service at {url} (url): {answer}; state an address of "
+                f"{address} is another server than the service at {url} (url): {seen}; state an address of "
                 "that service which nodes reach, or leave it out if they reach url"
             )
             raise InvalidDirector([Problem(path="pilot_url", message=message, file=str(self.file))])
+        log.warning(
+            "pilot_url: a service answers at %s, but keys cannot be compared with those at %s: make sure "
+            "that both are the same service",
+            address,
+            url,
+        )
 
     def _compare_slots(self, made: Director, *, is_start: bool) -> None:
         """Refuse a file whose slots are larger than their queues; later such queues just get no pilots."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -129,9 +130,14 @@ def check_with(service: Service, directory: Path, pilot_url: str) -> dict[str, s
 
 OTHERS: dict[str, tuple[int, bytes, str]] = {
     "another installation": (200, b'{"keys": [{"kid": "other"}]}', "its keys are not those of that one"),
-    "a page": (200, b"<html>", "its keys are not those of that one"),
-    "no keys": (200, b'{"keys": 3}', "its keys are not those of that one"),
-    "a page that is missing": (404, b"<html>", "the service responds 404 Not Found"),
+    "a page": (200, b"<html>", "no API: "),
+    "no keys": (200, b'{"keys": 3}', "it has no keys, and its API needs no token"),
+    "a page that is missing": (
+        404,
+        b"<html>",
+        "it has no keys, and no API: the service responds 404 Not Found",
+    ),
+    "a portal": (401, b"<html>", "no API: the service responds 401 Unauthorized"),
 }
 
 
@@ -146,9 +152,10 @@ def test_the_check_refuses_an_address_for_pilots_where_another_server_answers(
     address = f"http://127.0.0.1:{other.server_port}"
     with http_servers.answering(other), pytest.raises(InvalidDirector) as refused:
         check_with(service, tmp_path, address)
-    told = f"pilot_url: {address} is another server than the service at {service.url} (url): {seen}"
+    told = f"pilot_url: {address} is another server than the service at {service.url} (url): "
     assert told in str(refused.value)
-    assert _OtherServer.shown == [None], "a director's token is for its service only"
+    assert seen in str(refused.value)
+    assert set(_OtherServer.shown) == {None}, "a director's token is for its service only"
 
 
 def test_the_check_takes_another_address_of_the_service_for_pilots(
@@ -160,6 +167,36 @@ def test_the_check_takes_another_address_of_the_service_for_pilots(
     assert "pilot_url" not in caplog.text
 
 
+class _ApiProxy(BaseHTTPRequestHandler):
+    """Passes on what is asked below /api/v1, and nothing else, as pilots need no more."""
+
+    behind = ""  # the address of the service
+
+    def do_GET(self) -> None:
+        status, body = 403, b"<html>"
+        if self.path.startswith("/api/v1/"):
+            answer = httpx.get(f"{self.behind}{self.path}", trust_env=False)
+            status, body = answer.status_code, answer.content
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_the_check_takes_a_proxy_for_pilots_that_passes_only_the_api(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_ApiProxy, "behind", service.url)
+    proxy = HTTPServer(("127.0.0.1", 0), _ApiProxy)
+    address = f"http://127.0.0.1:{proxy.server_port}"
+    with http_servers.answering(proxy):
+        assert check_with(service, tmp_path, address) == {"ce1": ""}
+    assert f"pilot_url: a service answers at {address}, but keys cannot be compared" in caplog.text
+
+
 def test_the_check_warns_of_an_address_for_pilots_that_this_host_does_not_reach(
     service: Service, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -168,7 +205,7 @@ def test_the_check_warns_of_an_address_for_pilots_that_this_host_does_not_reach(
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         assert check_with(service, tmp_path, f"{address}/") == {"ce1": ""}
     assert f"pilot_url: from this host, {address} cannot be reached" in caplog.text
-    assert f"try `curl {address}/healthz` there" in caplog.text
+    assert f"try `curl {address}/api/v1/tokens/me` there" in caplog.text
 
 
 def test_queues_come_from_the_tree_and_follow_it(service: Service, tmp_path: Path) -> None:
