@@ -59,7 +59,11 @@ class Installation:
         return str(json.loads(self.run("token", "--role", role, *options, "--json", **environment))["token"])
 
     def client(self, url: str, token: str) -> httpx.Client:
-        """A client of the programming interface of one of its services."""
+        """A client of the programming interface of one of its services.
+
+        It makes a connection for each request: a service closes those that are idle for five seconds, and a
+        test that was held up for so long would send into one that is closing.
+        """
         return self.stack.enter_context(
             httpx.Client(
                 base_url=f"{url}/api/v1",
@@ -67,6 +71,7 @@ class Installation:
                 trust_env=False,
                 verify=NO_AUTHORITIES,
                 timeout=PATIENCE,
+                limits=httpx.Limits(max_keepalive_connections=0),
             )
         )
 
