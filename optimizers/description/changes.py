@@ -25,6 +25,7 @@ from requirements.values import fold, format_value
 _VALUE: Final = 200
 _NOTE: Final = 2_000
 _REQUIREMENTS: Final = "Requirements"
+_LEVEL: Final = fold(documents.LEVEL)
 _EXPRESSIONS: Final[Mapping[str, str]] = {
     "requirements": _REQUIREMENTS,
     "requirement": _REQUIREMENTS,
@@ -54,7 +55,8 @@ def change_body(body: Mapping[str, object], changes: Mapping[str, object], optio
     changed = dict(body)
     notes: list[str] = []
     problems: list[Problem] = []
-    for name, value in changes.items():
+    # The field of a level depends on the architecture.
+    for name, value in sorted(changes.items(), key=lambda change: fold(change[0].strip()) == _LEVEL):
         try:
             notes += _change(changed, name, value, options)
         except UnfitValueError as unfit:
@@ -126,12 +128,14 @@ def _replace(body: dict[str, object], name: str, value: object, part: str | None
 
 def _replace_field(body: dict[str, object], place: FieldPath, value: object) -> Iterator[str]:
     """Replace a value in a document, and the limit that grows with it; yields what has changed."""
+    new_place = place if value is None else documents.find_new_place(body, place)
     grown = documents.find_grown_limit(body, place, value)
-    for each, new in ((place, value), *((grown,) if grown else ())):
+    new_values = {place: None, new_place: value, **dict([grown] if grown else ())}
+    for each, new in new_values.items():
         old = documents.read_field(body, each)
-        body.update(documents.write_field(body, each, new))
-        if new is None and len(each) == 1:
-            del body[each[0]]
+        written = documents.write_field(body, each, new)
+        body.clear()
+        body.update(written)
         if old != new:
             yield f"{'/'.join(each)} {_format(old)} → {_format(new)}"
 

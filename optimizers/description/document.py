@@ -60,6 +60,8 @@ _BRANCHES: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "cpu/architecture": ("name", frozenset(LEVELS)),
     "gpu": ("vendor", frozenset(GPU_VENDORS)),
 }
+#: Keyword of the level of an architecture, whose field is another one for each.
+LEVEL: Final = "CPULevel"
 #: The level of each architecture, by its field; the other one is not for it.
 _LEVELS: Final = {"x86_64": "level", "aarch64": "profile"}
 #: Sections and lists within one another, also of a branch that is only kept.
@@ -237,12 +239,31 @@ def read_field(body: Mapping[str, object], place: FieldPath) -> object:
     return found
 
 
+def find_new_place(body: Mapping[str, object], place: FieldPath) -> FieldPath:
+    """Where a new value of a field is written: the level of each architecture has a field of its own."""
+    name = read_field(body, (*place[:-1], "name"))
+    level = _LEVELS.get(fold(name.strip())) if isinstance(name, str) else None
+    return (*place[:-1], level) if level and FIELDS.get("/".join(place[1:])) == LEVEL else place
+
+
 def write_field(body: Mapping[str, object], place: FieldPath, value: object) -> dict[str, object]:
-    """A stored description with another value at a place; None: without it."""
+    """A stored description with another value at a place; None: without it, and sections that are empty then.
+
+    Without any section a document would be none.
+    """
+    written = _write(body, place, value)
+    if place[0] == REQUIREMENTS and value is None:
+        left = written.get(REQUIREMENTS, {})
+        if isinstance(left, Mapping) and not any(isinstance(each, Mapping) for each in left.values()):
+            return {**written, REQUIREMENTS: {**left, "cpu": {}}}
+    return written
+
+
+def _write(body: Mapping[str, object], place: FieldPath, value: object) -> dict[str, object]:
     name, *rest = place
     if rest:
         section = body.get(name)
-        value = write_field(section if isinstance(section, Mapping) else {}, tuple(rest), value)
+        value = _write(section if isinstance(section, Mapping) else {}, tuple(rest), value) or None
     kept = {each: old for each, old in body.items() if each != name or value is not None}
     return kept if value is None else {**kept, name: value}
 

@@ -108,6 +108,65 @@ def test_what_a_document_states_is_changed_in_it(wanted: dict[str, object], note
     assert changes.change_body(found.body, wanted, OPTIONS).note == ""
 
 
+GPUS = {
+    "count": {"min": 1, "max": 2},
+    "vendor": "nvidia",
+    "arch": "sm_80",
+    "vram_mb_per_gpu": 8000,
+    "min_runtime_version": "12.4",
+}
+X86, ARM = {"name": "x86_64", "level": "x86-64-v3"}, {"name": "aarch64", "profile": "armv8.0-a"}
+NO_GPUS = dict.fromkeys(("GPUs", "MaxGPUs", "GPUVendor", "GPUArchitecture", "GPUMemory", "GPURuntime"))
+ON_ARM = {"CPULevel": "armv8.0-a", "Architecture": "aarch64"}
+
+
+@pytest.mark.parametrize(
+    ("before", "wanted", "after"),
+    [
+        (
+            {"wall_time": 60, "cpu": {"architecture": X86}, "gpu": GPUS},
+            NO_GPUS,
+            {"wall_time": 60, "cpu": {"architecture": X86}},
+        ),
+        (  # a document has a section
+            {"wall_time": 60, "gpu": GPUS},
+            {**NO_GPUS, "TagExpression": "arch:ppc64le"},
+            {"wall_time": 60, "cpu": {}},
+        ),
+        (
+            {"wall_time": 60, "cpu": {"architecture": X86}},
+            ON_ARM,
+            {"wall_time": 60, "cpu": {"architecture": ARM}},
+        ),
+        (
+            {"wall_time": 60, "cpu": {"architecture": ARM}},
+            {"Architecture": "x86_64", "CPULevel": "x86-64-v3"},
+            {"wall_time": 60, "cpu": {"architecture": X86}},
+        ),
+    ],
+)
+def test_a_document_may_become_any_valid_one_in_one_edit(
+    before: dict[str, object], wanted: dict[str, object], after: dict[str, object]
+) -> None:
+    body = {"Executable": "a.sh", "requirements": before}
+    if "cpu" not in before:
+        body["TagExpression"] = "arch:ppc64le"
+    found = changes.change_body(body, wanted, OPTIONS)
+    assert found.body["requirements"] == after
+    read = parse_description(found.body, OPTIONS)
+    assert read.document is not None
+    assert changes.change_body(found.body, wanted, OPTIONS).note == ""
+
+
+def test_the_note_names_the_fields_of_both_architectures() -> None:
+    body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": {"architecture": X86}}}
+    assert changes.change_body(body, ON_ARM, OPTIONS).note == (
+        "requirements/cpu/architecture/name x86_64 → aarch64,"
+        " requirements/cpu/architecture/level x86-64-v3 → none,"
+        " requirements/cpu/architecture/profile none → armv8.0-a"
+    )
+
+
 @pytest.mark.parametrize("name", ["Memory", "Requirements.Memory"])
 def test_requirements_stand_beside_a_document(name: str) -> None:
     found = changes.change_body(DOCUMENT, {name: 4000}, OPTIONS)
