@@ -80,18 +80,23 @@ def choose_sites(candidate: JobContext, context: ChainContext) -> ChosenSites | 
         return _refuse("Impossible site requirement: every site of the job is banned by it", asked)
     with_data = frozenset[str]()
     if candidate.replicas:
-        near = exclude_names(find_common_sites(context.config, candidate.replicas), banned)
-        with_data = _common_sites(sites, near) if sites else near
+        with_data = _keep_near_data(sites, banned, candidate, context)
         if not with_data:
             where = "its data are nowhere it may run (impossible_input_data_site)"
             return _refuse(f"Impossible InputData * Site requirements: {where}", asked)
-    if closed := _refuse_closed(with_data or sites, banned, candidate, context):
+    if closed := _refuse_closed(candidate, context):
         return closed
     return ChosenSites(sites=sites, with_data=with_data)
 
 
-def _common_sites(sites: frozenset[str], others: frozenset[str]) -> frozenset[str]:
-    folded = {fold(site) for site in others}
+def _keep_near_data(
+    sites: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
+) -> frozenset[str]:
+    """Those of the sites, of all if none is named, that are not banned and near all data of a job."""
+    near = exclude_names(find_common_sites(context.config, candidate.replicas), banned)
+    if not sites:
+        return near
+    folded = {fold(site) for site in near}
     return frozenset(site for site in sites if fold(site) in folded)
 
 
@@ -107,22 +112,30 @@ def _invalid(named: frozenset[str], candidate: JobContext, context: ChainContext
     return _refuse(f"unknown site {', '.join(unknown)}{meant}", candidate.description)
 
 
-def _refuse_closed(
-    chosen: frozenset[str], banned: frozenset[str], candidate: JobContext, context: ChainContext
-) -> Failed | Hold | None:
+def _refuse_closed(candidate: JobContext, context: ChainContext) -> Failed | None:
     """Fail a new job all of whose sites are banned or closed to its VO, unless the VO lets it wait.
 
     Its sites are those that it names or that have its data, else all that it does not ban, if it bans any.
+    Defaults do not count: what they exclude is no fault of the job, which waits like one that states nothing.
     """
     if not candidate.is_new or context.operations(candidate.vo).job_scheduling.allow_invalid_sites:
         return None
-    sites = chosen or (exclude_names(context.config.sites, banned) if banned else None)
-    if sites is None or any(_is_open(site, candidate, context) for site in sites):
+    asked = candidate.description
+    named, banned = (
+        names_without_any(getattr(asked, name)) if asked.states(name) else frozenset[str]()
+        for name in ("sites", "banned_sites")
+    )
+    if not (named or banned or candidate.replicas):
+        return None
+    chosen = exclude_names(named, banned)
+    if candidate.replicas:
+        chosen = _keep_near_data(chosen, banned, candidate, context)
+    sites = chosen or exclude_names(context.config.sites, banned)
+    if any(_is_open(site, candidate, context) for site in sites):
         return None
     code = "impossible_input_data_site" if candidate.replicas else "all_sites_banned"
     which = ", ".join(sorted(chosen)) or "all but its BannedSites"
-    reason = f"{code}: {which}: none of them takes jobs of {candidate.vo} now"
-    return _refuse(reason, candidate.description)
+    return Failed(reason=f"{code}: {which}: none of them takes jobs of {candidate.vo} now")
 
 
 def _is_open(site: str, candidate: JobContext, context: ChainContext) -> bool:

@@ -174,6 +174,20 @@ def test_a_job_whose_bans_leave_no_open_site_fails_where_the_vo_insists() -> Non
     assert isinstance(job_scheduling(candidate_of(patient, BannedSites=["A.B.ch"]), patient), Done)
 
 
+def test_sites_that_only_a_default_bans_fail_and_hold_no_job() -> None:
+    """It waits like a job that states nothing; what it states itself counts whatever the defaults are."""
+    text = INSISTS.replace("}}}", "}, JobDescription: {BannedSites: {default: [A.B.ch]}}}}")
+    context = context_of(CLOSED + text)
+    assert isinstance(job_scheduling(candidate_of(context), context), Done)
+    assert isinstance(job_scheduling(candidate_of(context, Site=["A.B.ch", "C.D.ch"]), context), Done)
+    outcome = job_scheduling(candidate_of(context, Site=["C.D.ch", "E.F.ch"]), context)
+    assert isinstance(outcome, Failed)
+    assert outcome.reason.startswith("all_sites_banned: C.D.ch, E.F.ch: ")
+    named = INSISTS.replace("}}}", "}, JobDescription: {Site: {default: [C.D.ch]}}}}")
+    context = context_of(CLOSED + named)
+    assert isinstance(job_scheduling(candidate_of(context), context), Done)
+
+
 def test_a_ban_closes_a_site_to_all_but_tests() -> None:
     context = replace(context_of(CLOSED + INSISTS), banned_sites=frozenset({"a.b.ch"}))
     assert isinstance(job_scheduling(candidate_of(context, Site=["a.B.ch"]), context), Failed)
