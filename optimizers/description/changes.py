@@ -65,6 +65,8 @@ def change_body(body: Mapping[str, object], changes: Mapping[str, object], optio
             problems += error.problems
     if problems:
         raise InvalidJob(problems)
+    for place, limit in list(documents.find_grown_limits(body, changed, options.job_description.filled_in)):
+        notes += _replace_at(changed, place, limit)
     return ChangedBody(body=changed, note=_shorten(", ".join(notes), _NOTE))
 
 
@@ -127,17 +129,18 @@ def _replace(body: dict[str, object], name: str, value: object, part: str | None
 
 
 def _replace_field(body: dict[str, object], place: FieldPath, value: object) -> Iterator[str]:
-    """Replace a value in a document, and the limit that grows with it; yields what has changed."""
+    """Replace a value in a document; yields what has changed."""
     new_place = place if value is None else documents.find_new_place(body, place)
-    grown = documents.find_grown_limit(body, place, value)
-    new_values = {place: None, new_place: value, **dict([grown] if grown else ())}
-    for each, new in new_values.items():
-        old = documents.read_field(body, each)
-        written = documents.write_field(body, each, new)
-        body.clear()
-        body.update(written)
-        if old != new:
-            yield f"{'/'.join(each)} {_format(old)} → {_format(new)}"
+    for each, new in {place: None, new_place: value}.items():
+        yield from _replace_at(body, each, new)
+
+
+def _replace_at(body: dict[str, object], place: FieldPath, value: object) -> Iterator[str]:
+    old, written = documents.read_field(body, place), documents.write_field(body, place, value)
+    body.clear()
+    body.update(written)
+    if old != value:
+        yield f"{'/'.join(place)} {_format(old)} → {_format(value)}"
 
 
 def _find(record: Mapping[str, object], name: str) -> object:

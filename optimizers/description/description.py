@@ -242,6 +242,7 @@ def parse_description(
     )
     for name, message in _contradictions(description, operations, is_accepted=is_accepted):
         reader.problem(reader.place(name), message)
+    reader.check_limits(description)
     # They are judged together: one that cannot be read would count as missing.
     if not is_accepted and not reader.unread.intersection(SPECIFIC):
         for name, message in _find_unspecified(description, operations):
@@ -376,8 +377,7 @@ class _Reader:
 
     def document(self, written: Mapping[str, object]) -> dict[str, object]:
         """Return attributes and values of a document."""
-        defaults = {} if self.is_accepted else self.operations.job_description.default_values
-        reader = DocumentReader(defaults=defaults)
+        reader = DocumentReader()
         values: dict[str, object] = {}
         fields = reader.read(written)
         self.problems += [] if self.is_accepted else reader.problems
@@ -402,6 +402,19 @@ class _Reader:
             values["system"] = options.default_values.get("system", specification.SYSTEM)
         self.found = Document(written=reader.plain, attributes=frozenset(values))
         return values
+
+    def check_limits(self, description: JobDescription) -> None:
+        """Add limits of memory in a document that are less than what the job requests, wherever it does."""
+        if self.found is None or self.is_accepted:
+            return
+        for part, name in documents.MEMORY.items():
+            attribute = keywords.BY_NAME[name].attribute
+            requested, spelled = getattr(description, attribute), self.spelled.get(attribute)
+            place = documents.place_limit(part)
+            most = documents.read_field(self.found.written, place)
+            if documents.is_amount(most) and attribute not in self.unread and most < requested:
+                where = ", its VO's default" if spelled is None else f" ({spelled})"
+                self.problem("/".join(place), f"{most} is less than the request, {requested}{where}")
 
     def keyword(self, name: str, value: object) -> dict[str, object]:
         """Return attribute and value of one keyword; empty if it is unknown or invalid."""

@@ -9,7 +9,7 @@ Source: the match-making specification of DiracX, v0.2, section 5.
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from cs_config.options import bounds
 from requirements.diracx.cpu_levels import LEVELS
@@ -42,10 +42,10 @@ FIELDS: Final[Mapping[str, str]] = {
 }
 _LIMIT: Final = "cpu/ram_mb/limit"
 _REQUEST: Final = "cpu/ram_mb/request"
-#: The parts of an amount of memory, and the attribute of a description for what is requested of each.
-_PARTS: Final[Mapping[str, str]] = {"overhead": "min_ram_mb", "per_core": "min_ram_per_core_mb"}
+#: The keywords of what is requested of the parts of an amount of memory.
+MEMORY: Final[Mapping[str, str]] = {each: FIELDS[f"{_REQUEST}/{each}"] for each in ("overhead", "per_core")}
 #: Fields that are checked and kept, but are no requirement.
-_KEPT: Final = tuple(f"{_LIMIT}/{part}" for part in _PARTS)
+_KEPT: Final = tuple(f"{_LIMIT}/{part}" for part in MEMORY)
 _AMOUNT: Final = f"from 0 to {MAX_INTEGER}"
 _LEAVES: Final = (*FIELDS, *_KEPT)
 _SECTIONS: Final = frozenset(
@@ -100,7 +100,6 @@ class Document:
 class DocumentReader:
     """Finds the fields of a document; collects the problems."""
 
-    defaults: Mapping[str, object]  #: of the VO, by attribute of a description
     problems: list[Problem] = field(default_factory=list)
     plain: dict[str, object] = field(default_factory=dict)  #: the document as plain JSON
     misplaced: set[str] = field(default_factory=set)  #: keywords whose field is not for the architecture
@@ -164,21 +163,15 @@ class DocumentReader:
         return isinstance(value, str) and fold(value.strip()) not in known
 
     def _check_limit(self, found: Mapping[str, Any]) -> None:
-        stated = any(path.startswith(_REQUEST) for path in found)
-        has_limit = any(path in found for path in _KEPT)
-        for part, attribute in _PARTS.items():
-            requested, most = found.get(f"{_REQUEST}/{part}", 0), found.get(f"{_LIMIT}/{part}")
-            default = (self.defaults.get(attribute, 0), ", its VO's default")
-            least, whose = (requested, "") if stated else default
-            if not all(_is_amount(each) for each in (least, 0 if most is None else most)):
-                if most is not None and not _is_amount(most):
-                    self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number {_AMOUNT}")
-            elif most is None and not requested and (stated or has_limit):
+        is_needed = any(path.startswith((_REQUEST, _LIMIT)) for path in found)
+        for part in MEMORY:
+            most = found.get(f"{_LIMIT}/{part}")
+            if most is not None and not is_amount(most):
+                self.report(f"{_LIMIT}/{part}", f"{most!r:.60}, allowed is a whole number {_AMOUNT}")
+            elif most is None and is_needed and not found.get(f"{_REQUEST}/{part}"):
                 self.report(
                     f"{_LIMIT}/{part}", "is missing: where the request is 0, no limit follows from it"
                 )
-            elif most is not None and most < least:
-                self.report(f"{_LIMIT}/{part}", f"{most} is less than the request, {least}{whose}")
 
     def _check_quantities(self, sections: Mapping[str, object], found: Collection[str]) -> None:
         for each in QUANTITIES:
@@ -198,7 +191,8 @@ class DocumentReader:
                 del found[path]
 
 
-def _is_amount(value: object) -> bool:
+def is_amount(value: object) -> TypeGuard[float]:
+    """Whether a value is an amount of memory: a whole number of MB."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return 0 <= value <= MAX_INTEGER and (isinstance(value, int) or value.is_integer())
@@ -268,21 +262,37 @@ def _write(body: Mapping[str, object], place: FieldPath, value: object) -> dict[
     return kept if value is None else {**kept, name: value}
 
 
-def find_grown_limit(
-    body: Mapping[str, object], place: FieldPath, value: object
-) -> tuple[FieldPath, int] | None:
-    """The limit of memory that grows with what is requested at a place, and its new number; None: none does.
+def place_limit(part: str) -> FieldPath:
+    """The place of a part of the limit of memory."""
+    return (REQUIREMENTS, *_LIMIT.split("/"), part)
 
-    A lower one than the request is refused, and a job that was ended at its limit would reach it again.
+
+def find_grown_limits(
+    before: Mapping[str, object], after: Mapping[str, object], defaults: Mapping[str, object]
+) -> Iterator[tuple[FieldPath, int]]:
+    """The limits of memory that grow with what a changed description requests, and their new numbers.
+
+    A lower one than the request is refused, and a job that was ended at its limit would reach it again. A
+    part of which nothing is requested grows as the other one. `defaults` are the VO's, by keyword.
     """
-    limit = (REQUIREMENTS, *_LIMIT.split("/"), place[-1])
-    amounts: list[Any] = [read_field(body, place), read_field(body, limit), value]
-    if place[:-1] != (REQUIREMENTS, *_REQUEST.split("/")) or not all(map(_is_amount, amounts)):
-        return None
-    old, most, new = amounts
-    if new <= old:
-        return None
-    return limit, max(new, ceil(most * new / old) if old else most)
+    requests = {
+        part: tuple(_find_request(body, part, defaults) for body in (before, after)) for part in MEMORY
+    }
+    if not all(is_amount(each) for request in requests.values() for each in request):
+        return
+    together = max(filter(all, requests.values()), key=lambda each: each[1] / each[0], default=(1, 1))
+    for part, request in requests.items():
+        old, new = request if any(request) else together
+        most: Any = read_field(after, place_limit(part))
+        if is_amount(most) and (grown := max(request[1], ceil(most * new / old) if old else most)) > most:
+            yield place_limit(part), grown
+
+
+def _find_request(body: Mapping[str, object], part: str, defaults: Mapping[str, object]) -> Any:
+    """The memory that a stored description requests, in its document or beside it, or by default."""
+    stated = {each: body.get(each, read_stated(body, each)) for each in MEMORY.values()}
+    is_default = all(each is None for each in stated.values())
+    return (defaults if is_default else stated).get(MEMORY[part]) or 0
 
 
 def to_plain(value: object, depth: int = 0) -> object:

@@ -50,11 +50,17 @@ class StatedValues:
         if (old := self._find_number(name)) is not None:
             yield name, _multiply(old, factor)
         elif fold(name) == fold(MEMORY):
-            numbers = ((each, self._find_number(each)) for each in _MEMORIES)
-            found: dict[str, float | None] = {each: old for each, old in numbers if old} or {
-                "MinRAM": self.ram_mb
-            }
+            stated = {each: self._find_number(each) for each in _MEMORIES}
+            found = stated if any(stated.values()) else self._find_given()
             yield from ((each, _multiply(old, factor)) for each, old in found.items() if old)
+
+    def _find_given(self) -> Mapping[str, float | None]:
+        """The memory that a job without a request was given, by keyword: the limit of its document."""
+        limits = {
+            keyword: _as_float(documents.read_field(self.body, documents.place_limit(part)))
+            for part, keyword in documents.MEMORY.items()
+        }
+        return limits if self.ram_mb and any(limits.values()) else {"MinRAM": self.ram_mb}
 
     def _remove(self, change: ValueChange) -> Iterator[tuple[str, object]]:
         old = self._find_stated(change.name)
@@ -70,7 +76,12 @@ class StatedValues:
             return _as_float(self._find_stated(name))
         if (of_document := self._find_in_document(name)) is not None:
             return _as_float(of_document)
-        stated = {**self.options.job_description.list_defaults(self.body), **self.body}
+        of_memory = documents.MEMORY.values()
+        if keyword.name in of_memory and all(self._find_stated(each) is None for each in of_memory):
+            defaults = self.options.job_description.filled_in  # they count together
+        else:
+            defaults = self.options.job_description.list_defaults(self.body)
+        stated = {**defaults, **self.body}
         return _as_float(stated.get(keyword.name, keywords.DEFAULTS.get(keyword.name)))
 
     def _find_stated(self, name: str) -> object:

@@ -191,6 +191,35 @@ def test_a_limit_grows_from_nothing_requested_as_well() -> None:
 
 
 @pytest.mark.parametrize(
+    ("default", "beside", "overhead", "per_core"),
+    [
+        (2000, {}, 5000, 200),  # a part without a request grows as the other one
+        (2000, {"MinRAM": 1000}, 10_000, 400),
+        (2000, {"MinRAM": 1000, "MinRAMPerCore": 3}, 10_000, 100),
+        (0, {}, 4000, 100),
+        (2000, {"MinRAMPerCore": 3}, 4000, 100),
+    ],
+)
+def test_a_limit_grows_with_a_request_wherever_that_is(
+    default: int, beside: dict[str, object], overhead: int, per_core: int
+) -> None:
+    options = options_for(
+        validate.parse(
+            f"Operations: {{Defaults: {{JobDescription: {{MinRAM: {{default: {default}}}}}}}}}", "c.yaml", 1
+        ),
+        "cms",
+    )
+    limit = {"limit": {"overhead": 2500, "per_core": 100}}
+    body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": {"ram_mb": limit}}, **beside}
+    found = changes.change_body(body, {"MinRAM": 4000}, options)
+    assert found.body["MinRAM"] == 4000
+    asked = found.body["requirements"]
+    assert isinstance(asked, dict)
+    assert asked["cpu"]["ram_mb"]["limit"] == {"overhead": overhead, "per_core": per_core}
+    assert f", requirements/cpu/ram_mb/limit/overhead 2500 → {overhead}" in found.note
+
+
+@pytest.mark.parametrize(
     ("wanted", "body", "note"),
     [
         ({"cputime": "7200"}, BODY | {"CPUTime": 7200}, "CPUTime 3600 → 7200"),

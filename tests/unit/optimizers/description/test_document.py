@@ -160,6 +160,38 @@ def test_a_limit_is_compared_with_the_default_of_the_request() -> None:
     assert parse_description(accepted, vo, is_accepted=True).document is not None
 
 
+@pytest.mark.parametrize(
+    ("beside", "declared", "most", "whose"),
+    [
+        ({"MinRAM": 3000}, "MinRAM: {default: 2000}", 2500, "3000 (MinRAM)"),
+        ({"minram": 3000}, "", 2500, "3000 (minram)"),
+        ({}, "MinRAM: {default: 2000}, MinRAMPerCore: {default: 10}", 100, "2000, its VO's default"),
+    ],
+)
+def test_a_limit_is_compared_with_the_request_wherever_it_is_stated(
+    beside: Mapping[str, object], declared: str, most: int, whose: str
+) -> None:
+    vo = options(declared)
+
+    def submit(overhead: int) -> JobDescription:
+        written = asking(ram_mb={"limit": {"overhead": overhead, "per_core": 10}})
+        return parse_description({"executable": "x", "requirements": written, **beside}, vo)
+
+    with pytest.raises(InvalidJob) as refused:
+        submit(most)
+    assert [(each.path, each.message) for each in refused.value.problems] == [
+        ("requirements/cpu/ram_mb/limit/overhead", f"{most} is less than the request, {whose}")
+    ]
+    assert submit(3000).document is not None
+
+
+def test_a_limit_is_not_compared_with_a_default_that_does_not_count() -> None:
+    vo = options("MinRAM: {default: 2000}")
+    written = asking(ram_mb={"limit": {"overhead": 100, "per_core": 50}})
+    source = {"executable": "x", "requirements": written, "MinRAMPerCore": 50}
+    assert derive(parse_description(source, vo), vo).min_ram == 0
+
+
 def test_a_number_that_was_stored_as_a_text_is_still_read() -> None:
     body = {"Executable": "x", "requirements": asking(wall_time="3600")}
     assert derive(parse_description(body, OPTIONS, is_accepted=True)).wall_time == 3600
@@ -319,7 +351,7 @@ def test_unknown_kinds_of_hardware_are_kept_and_wait() -> None:
                 }
             ),
             "cpu/ram_mb/limit/overhead",
-            "100 is less than the request, 512.0",
+            "100 is less than the request, 512 (requirements/cpu/ram_mb/request/overhead)",
         ),
         (
             asking(ram_mb={"request": {"overhead": 5, "per_core": 1}, "limit": {"overhead": 5.5}}),

@@ -48,6 +48,31 @@ def test_rules_change_what_a_document_states():
     assert sorted(changed) == ["Executable", "banned_sites", "requirements"]
 
 
+@pytest.mark.parametrize(
+    ("declared", "beside", "requested"),
+    [
+        ("{}", {}, (5000, 200)),  # what it may use at most
+        ("{MinRAM: {default: 2000}}", {}, (4000, 0)),
+        ("{MinRAM: {default: 2000}}", {"MinRAMPerCore": 50}, (0, 100)),
+        ("{}", {"MinRAM": 1000, "MinRAMPerCore": 50}, (2000, 100)),
+    ],
+)
+def test_a_limit_without_a_request_beside_it_grows_by_the_same_factor(
+    declared: str, beside: dict[str, object], requested: tuple[int, int]
+) -> None:
+    text = f"Registry: {{VO: {{cms: {{}}}}}}\nOperations: {{Defaults: {{JobDescription: {declared}}}}}"
+    vo = options_for(validate.parse(text, "grid.yaml", 1), "cms")
+    ram = {"limit": {"overhead": 2500, "per_core": 100}}
+    cpu = {"ram_mb": ram, "architecture": {"name": "x86_64", "level": "x86-64-v2"}}
+    body = {"Executable": "a.sh", "requirements": {"wall_time": 60, "cpu": cpu}, **beside}
+    rule = retry_rules.parse_rule("memory limit: Memory x 2")
+    values = retry_changes.find_values(rule, body, vo, retry_changes.FailedRun(ram_mb=64_000))
+    changed = changes.change_body(body, values, vo).body
+    read = description.parse_description(changed, vo)
+    assert (read.min_ram_mb, read.min_ram_per_core_mb) == requested
+    assert changed["requirements"]["cpu"]["ram_mb"]["limit"] == {"overhead": 5000, "per_core": 200}
+
+
 @pytest.mark.parametrize("stated", [{"banned_sites": "A, B", "requirements": {}}, {"BannedSites": "A, B"}])
 def test_another_site_keeps_what_one_text_bans(stated: dict[str, object]) -> None:
     rule = retry_rules.parse_rule("1: another site")
