@@ -460,11 +460,12 @@ class Machine:
         return attempts
 
     def _list_tiers(self, resource: Resource, count: int) -> list[int]:
-        """The tiers of the jobs that a request may get."""
-        found = self.world.fitting(resource)
-        if not resource.get("SubmitFlags", False):
-            found = self.world.on_this_node(resource, found)
-        return [jobs.tier(self.world.tree, job) for job in self.world.admitted(resource, found, count=count)]
+        """The tiers of the jobs that a request may get for certain.
+
+        Of those that depend on the node, one that finds its node by submit flags gets only some: those whose
+        flags say all.
+        """
+        return [jobs.tier(self.world.tree, job) for job in self._candidates(resource, count)]
 
     def _check_tier(self, attempts: Sequence[Attempt], possible: Sequence[int]) -> None:
         """Options, JobScheduling, 2: of the earliest tier; several of one answer in the order of theirs.
