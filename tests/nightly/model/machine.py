@@ -121,8 +121,20 @@ class Machine:
         body = {"config": tree} if whole else edit
         self._compare_preview(body, tree, service)
         if self._put(body, "PUT" if whole else "PATCH", service=service):
+            begun = self.world.throttled(tree) - self.world.throttled()
             self.world.change(tree)
             self._settle()
+            for place in begun:
+                self._eventually(lambda place=place: self._compare_reserved(place, service))
+
+    def _compare_reserved(self, place: str, service: int) -> None:
+        """§3 "Reservations": a new throttle counts all attempts on their way, once it is in force.
+
+        An advertisement before that acknowledges none of them.
+        """
+        shown = self._get(f"/sites/{place.partition('/')[0]}", service=service)["throttles"]
+        seen = next((each["reserved"] for each in shown if each["scope"] == place), None)
+        self._equal(f"reservations at {place}", seen, self.world.reserved(place))
 
     def _clashes(self, tree: Any) -> bool:
         """Whether the change is one that the model leaves out.
