@@ -82,10 +82,12 @@ class DatabaseClock:
         if self._is_host:
             return self._host()
         with self._measuring:
+            began = self._host()
             with database.reading(self._engine) as conn:
-                at = read_time(conn, self._host())
+                at = read_time(conn, began)
             self._known = at, self._steady()
-            self.offset = self._host() - at
+            # The host's time of that moment lies between two: one that stood still meanwhile is not ahead.
+            self.offset = max(began - at, min(self._host() - at, timedelta()))
             before, self.problem = self.problem, describe_offset(self.offset)
         if self.problem and not before:
             log.error("%s", self.problem)

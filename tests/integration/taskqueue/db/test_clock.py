@@ -61,6 +61,12 @@ def test_the_offset_of_the_host_is_measured_and_logged_once(
     assert problem is None or problem in caplog.text
 
 
+def test_a_host_that_stands_still_while_the_time_is_read_is_not_ahead(postgresql: Engine) -> None:
+    times = iter((host(timedelta()), host(AHEAD)))
+    measured = DatabaseClock(postgresql, host=lambda: next(times))
+    assert (measured.offset, measured.problem) == (timedelta(), None)
+
+
 def test_on_sqlite_the_clock_is_that_of_the_host(sqlite_url: str, now: datetime) -> None:
     engine = database.connect(sqlite_url)
     measured = DatabaseClock(engine, host=lambda: now)
