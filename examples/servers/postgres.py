@@ -181,7 +181,7 @@ class Postgres:
     def kill(self) -> None:
         """As a power cut would: nothing is written any more."""
         assert self._server is not None
-        processes = self._processes()
+        processes = self._list_stopped()
         for process in processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -199,7 +199,7 @@ class Postgres:
 
     def suspend(self) -> None:
         """Stop all its processes, as a host that hangs."""
-        for process in self._processes():
+        for process in self._list_stopped():
             with suppress(psutil.NoSuchProcess):  # a session that ends
                 process.suspend()
 
@@ -207,6 +207,12 @@ class Postgres:
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.resume()
+
+    def _list_stopped(self) -> list[psutil.Process]:
+        """Its processes; the first is suspended, so that no session begins that is not among them."""
+        assert self._server is not None
+        psutil.Process(self._server.pid).suspend()
+        return self._processes()
 
     def _processes(self) -> list[psutil.Process]:
         assert self._server is not None
