@@ -216,7 +216,7 @@ def test_what_the_url_says_of_a_connection_goes_before_our_settings(postgres_url
 
 
 def test_every_connection_to_sqlite_is_durable(sqlite_url: str) -> None:
-    engine = database.connect(sqlite_url, pool_size=3)
+    engine = database.connect(sqlite_url, pool_size=3, busy_timeout=database.BUSY_TIMEOUT)
     with engine.connect() as first, engine.connect() as second, engine.connect() as third:
         for conn in (first, second, third):
             settings = [
