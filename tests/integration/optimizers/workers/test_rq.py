@@ -233,8 +233,13 @@ def test_a_redis_flushed_in_the_middle_of_a_batch_is_one_line_in_the_log(
 
 
 def test_redis_away_is_no_error_for_the_submitter(
-    engine: Engine, now: datetime, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    engine: Engine,
+    now: datetime,
+    redis_server: RedisServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(rq, "_RETRY_PAUSE", 600.0)
     ids = submit(engine, grid(), now, *([JOB] * 5))
     notifier = RQNotifier(redis_server.url)
     redis_server.kill()

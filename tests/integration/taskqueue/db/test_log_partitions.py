@@ -158,7 +158,7 @@ def _losing_its_session_at(engine: Engine, postgres: Postgres, statement: int) -
         if next(left) == 0:
             is_lost.set()
             pid = cursor.connection.info.backend_pid
-            postgres.execute(f"SELECT pg_terminate_backend({pid}, 60000)")
+            postgres.execute(f"SELECT pg_terminate_backend({pid}, 300000)")
 
     event.listen(engine, "before_cursor_execute", lose)
     try:

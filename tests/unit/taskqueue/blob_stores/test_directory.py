@@ -144,6 +144,7 @@ def test_outputs_may_use_a_part_of_the_space_that_new_sandboxes_and_jobs_leave_f
     store: DirectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "statvfs", lambda _: system)  # whatever others write and delete meanwhile
     monkeypatch.setattr(directory, "_FREE_SHARE", 1.5)
     monkeypatch.setattr(directory, "_FREE_BYTES", system.f_bavail * system.f_frsize * 1.5)
     with pytest.raises(StorageFull):

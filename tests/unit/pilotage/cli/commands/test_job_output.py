@@ -123,7 +123,7 @@ def test_jobs_whose_directories_have_files_are_skipped_if_wanted(tmp_path: Path)
 
 
 def test_outputs_are_fetched_at_the_same_time(tmp_path: Path):
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=300)
 
     class Slow(Outputs):
         """A service that answers when two have asked."""
