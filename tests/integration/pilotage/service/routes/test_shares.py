@@ -28,10 +28,10 @@ def _submit(service: Service, user: str, group: str = "", *, number: int = 1, **
 
 
 def _weigh(service: Service) -> None:
-    """Run the priority agent once, and notify the matcher."""
+    """Run the priority agent once, and let the matcher read it, which may use what it knew for a moment."""
     config = service.parts.live.current
     priorities.cycle(service.engine, config, now=utc_now(), holder="test", memory=PriorityState())
-    service.parts.matcher.notify()
+    service.parts.matcher.refresh()
 
 
 def _shares(client: httpx.Client) -> dict[tuple[str, str | None], Any]:
