@@ -22,7 +22,7 @@ from matcher.claim.prepare import NODE
 from matcher.claim.snapshot import Snapshot
 from matcher.index.place_pools import PlacePools
 from matcher.index.waiting import Candidates, iterate_candidates
-from matcher.limits.place_policy import LIMITS
+from matcher.limits.place_policy import BANNED, LIMITS
 from matcher.pauses import no_pause
 from matcher.request.match_request import MatchRequest, MatchResult
 from requirements.errors import PilotageError
@@ -155,7 +155,9 @@ def find_causes(view: Snapshot, answered: Iterable[tuple[str, MatchRequest]]) ->
     found: defaultdict[str, _HeldTaskQueues] = defaultdict(_HeldTaskQueues)
     for cause, request in answered:
         try:
-            served, resource = view.place_now(request.presented, request.caller)
+            # A closure keeps out what is too long until the next downtime as well.
+            place = view.place if cause == BANNED else view.place_now
+            served, resource = place(request.presented, request.caller)
         except PilotageError:  # the configuration has changed meanwhile
             continue
         if served is not None:

@@ -1,6 +1,6 @@
 """Preparation of a request: a claim request, or an answer that needs no claim."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -25,7 +25,7 @@ from taskqueue.db.sql import split_growing
 from taskqueue.leases.opening import LeaseHolder
 from taskqueue.pilots import pilots
 from taskqueue.pilots.slots import SlotLimits
-from taskqueue.sites import scopes
+from taskqueue.sites import closures, scopes
 from taskqueue.task_queues.task_queues import TaskQueue
 
 #: The queue is disabled, or not for the VOs of the pilot.
@@ -59,10 +59,10 @@ def prepare(view: Snapshot, request: MatchRequest) -> ClaimRequest | ClaimResult
     # A request that gets no job from memory is prepared again: no reason is needed then.
     has_others = bool(served.kept_back) and not in_memory
     kept_back = _list_kept_back(view, presented, here, resource) if has_others else ()
+    if not candidates and is_closed and (barred := _find_barred(view, presented, here, timed)):
+        return barred
     if not candidates and not kept_back:
-        if fitting:
-            return ClaimResult()
-        return _answer_no_match(view, request, served, resource, changed)
+        return ClaimResult() if fitting else _answer_no_match(view, request, served, resource, changed)
     holder = _holder(view, request, here)
     if in_memory and admission is not None:
         raise NeedsDatabase
@@ -169,7 +169,25 @@ def _list_kept_back(
     return [each for each in admitted if each.requirement_class.submit_pool in pools]
 
 
-def _give_reason(view: Snapshot, kept_out: Mapping[str, Sequence[TaskQueue]]) -> ClaimResult:
+def _find_barred(
+    view: Snapshot, presented: StatedResource, here: PreparedPlace, resource: Resource
+) -> ClaimResult | None:
+    """No job, for the closure of a place; None: no job is kept out by it alone.
+
+    `resource` is not bounded by the next downtime: what is closed now comes before what will be.
+    """
+    fitting = view.candidates(here.served.pools, resource, job_id=presented.job_id)
+    admitted, _ = view.admit(here.policy, fitting)
+    barred = (
+        each
+        for each in iterate_candidates(admitted)
+        if not any(map(closures.is_test, each.requirement_class.job_types))
+    )
+    found = _give_reason(view, {place_policy.BANNED: barred})
+    return found if found.refused or found.emptied else None
+
+
+def _give_reason(view: Snapshot, kept_out: Mapping[str, Iterable[TaskQueue]]) -> ClaimResult:
     """No job, for the first reason that keeps out a waiting one; `kept_out` has its task queues.
 
     Without a reason if nothing waits: jobs may be gone while their task queues are still known.

@@ -101,9 +101,10 @@ class NoMatchCache:
 
     Such a result depends only on the waiting classes, the mapping, the configuration and the next downtime,
     before which ever less fits: closures, limits and throttles are evaluated only for matching task queues.
-    It is valid while these are unchanged. At
-    worst a job of the last second is missed, whose notification was lost; the pilot asks again in twenty
-    seconds, and no job is handed out from this cache. Any thread reads and writes it.
+    It is valid while these are unchanged; with a next downtime not at a place that is closed now, which is
+    the reason for jobs that are too long for it. At worst a job of the last second is missed, whose
+    notification was lost; the pilot asks again in twenty seconds, and no job is handed out from this cache.
+    Any thread reads and writes it.
     """
 
     def __init__(self) -> None:
@@ -130,7 +131,8 @@ class NoMatchCache:
         no_match = self._results.find(key, config)
         if no_match is None or no_match.age != age or no_match.time_left != time_left:
             return None
-        if no_match.ends != calendar.find_begin(no_match.served.place):
+        place = no_match.served.place
+        if no_match.ends != calendar.find_begin(place) or (no_match.ends and calendar.closes(place)):
             return None
         if no_match.changed == waiting.changed:
             return no_match

@@ -7,7 +7,7 @@ new job is found a moment later. Candidates are drawn lazily, since most request
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -442,7 +442,7 @@ def _select(task_queues: Sequence[TaskQueue], selection: TypeSelection) -> Seque
     return list(filter(selection.includes, task_queues))
 
 
-def iterate_candidates(task_queues: Sequence[TaskQueue]) -> Iterator[TaskQueue]:
+def iterate_candidates(task_queues: Iterable[TaskQueue]) -> Iterator[TaskQueue]:
     """All candidate task queues, in no particular order; those of an index are found while you iterate."""
     if isinstance(task_queues, Candidates):
         return task_queues.iterate_in(task_queues.mask())

@@ -186,6 +186,31 @@ def test_what_was_told_from_memory_before_a_downtime_is_not_told_after_it(world:
     assert look.claimed
 
 
+def test_what_closes_a_place_now_is_the_reason_before_what_will_close_it(world: World) -> None:
+    world.plan()
+    world.put(replace(EVERYWHERE, job_types=frozenset({"Test"})))
+    world.go_to(BEGIN - timedelta(minutes=30))
+    asked = replace(queued_jobs.request(**queued_jobs.at(LONG), **OFFER), cache_key="same")
+
+    def ban(site: str) -> None:
+        new = Ban(site=site, reason="down", author="ada", at=world.now, until=None)
+        with database.writing(world.engine) as conn:
+            closures.set_ban(conn, new)
+
+    ban("A.B.ch")
+    assert queued_jobs.serve(world.matcher, asked).refused is None, "a test that is too long is not banned"
+    world.put()
+    assert queued_jobs.serve(world.matcher, asked).refused == "banned"
+    with database.writing(world.engine) as conn:
+        closures.lift_ban(conn, "A.B.ch")
+    assert queued_jobs.serve(world.matcher, asked).refused is None
+    assert world.matcher.find_no_match("same") is not None
+    ban("A.B.ch")
+    world.matcher.refresh()
+    assert world.matcher.find_no_match("same") is None, "what was told from memory before"
+    assert queued_jobs.serve(world.matcher, asked).refused == "banned"
+
+
 def test_a_downtime_that_is_cancelled_holds_nothing_back(world: World) -> None:
     world.plan()
     world.put()

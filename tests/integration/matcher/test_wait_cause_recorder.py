@@ -22,6 +22,8 @@ from taskqueue.accounting import wait_times as jobs_wait_times
 from taskqueue.db import database
 from taskqueue.jobs import jobs, log
 from taskqueue.jobs.log import LogEntry
+from taskqueue.sites import closures
+from taskqueue.sites.closures import Downtime, Severity
 from taskqueue.task_queues import wait_causes
 from taskqueue.task_queues.wait_causes import TURN_CAUSE, WaitCause
 from tests.support import databases
@@ -137,6 +139,27 @@ def test_a_ban_is_told_as_one(engine: Engine, now: datetime) -> None:
     hand = Hand(engine, now)
     job_id = hand.put()
     stored_rows.ban(engine, now)
+    hand.asks(60)
+    hand.store()
+    assert hand.waited(job_id) == {"banned": 60}
+
+
+def test_a_ban_is_told_as_one_before_the_next_downtime(engine: Engine, now: datetime) -> None:
+    hand = Hand(engine, now)
+    job_id = hand.put()
+    stored_rows.ban(engine, now)
+    with database.writing(engine) as conn:
+        begins, ends = now + timedelta(minutes=5), now + timedelta(minutes=9)
+        plan = Downtime(
+            place="A.B.ch",
+            begins=begins,
+            ends=ends,
+            severity=Severity.OUTAGE,
+            reason="r",
+            author="a",
+            at=now,
+        )
+        closures.plan_downtime(conn, plan)
     hand.asks(60)
     hand.store()
     assert hand.waited(job_id) == {"banned": 60}

@@ -61,6 +61,8 @@ class _View:
         served = SimpleNamespace(kept_back=(), pools=frozenset(), place=Location(site=presented.site))
         return served, presented.resource
 
+    place = place_now
+
     def candidates(self, pools: frozenset[str], resource: Resource) -> Candidates:
         return _CountedCandidates(self, self.waiting, resource, pools, lock=Lock(), random=Random(0))
 

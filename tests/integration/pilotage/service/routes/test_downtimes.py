@@ -202,6 +202,8 @@ def test_an_explanation_names_what_closes_a_place_now_before_what_will_close_it(
     explained = service.user().get("/api/v1/jobs/1/explain").json()
     assert f", but {CE} is closed by a downtime until " in explained["headline"]
     assert any(each.startswith(f"{SITE} has a downtime from ") for each in explained["now"])
+    answer = service.pilot().post("/api/v1/matcher/requestJob", json=QUEUE).json()
+    assert (answer["matches"], answer["reason"]) == ([], "banned")
 
 
 def test_a_warning_of_a_feed_is_shown_and_closes_nothing(service: Service) -> None:
