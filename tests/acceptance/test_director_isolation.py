@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from examples.servers.starting import wait_until
+from examples.servers.supervised import kill_all
 from tests.support.directors_on_slurm import Field
 from tests.support.namespaces import userns, visible_directory
 from tests.support.service import running_on_sqlite
@@ -116,15 +117,7 @@ def field(sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def end_pilots(directory: Path) -> None:
     """End what a host runs whose director is gone."""
-    stopped: set[psutil.Process] = set()
-    while new := _list_below(directory) - stopped:  # they were begun meanwhile
-        for each in new:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.suspend()
-        stopped |= new
-    for each in stopped:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
+    kill_all(lambda: _list_below(directory))
     wait_until(lambda: not _list_below(directory))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from examples.servers.supervised import suspend_all
 from tests.acceptance.test_light_client import build
 from tests.support.documents import readers
 from tests.support.one_machine import RESOURCES, Home
@@ -48,7 +49,7 @@ def fresh_config():
         address="127.0.0.1",
         max_workers_per_node=2,
         heartbeat_period=2,
-        heartbeat_threshold=10,
+        heartbeat_threshold=60,
         provider=provider,
     )
     return Config(executors=[executor], retries=3, usage_tracking=0)
@@ -107,12 +108,7 @@ def breaking(program: str, nodes: Path, tmp_path: Path) -> Iterator[None]:
         until((place / "pid").exists, 600)
         called = psutil.Process(int((place / "pid").read_text()))
         pilot = next(each for each in called.parents() if any("--stamp" in word for word in each.cmdline()))
-        stopped: set[psutil.Process] = set()
-        while new := {pilot, *pilot.children(recursive=True)} - stopped:  # they were begun meanwhile
-            for process in new:
-                with suppress(psutil.NoSuchProcess):
-                    process.suspend()
-            stopped |= new
+        stopped = suspend_all(lambda: [pilot, *pilot.children(recursive=True)])
         (place / "killed").touch()  # no call of another job of this pilot comes in between
         for process in stopped:
             with suppress(psutil.NoSuchProcess):  # payloads end with their pilot
@@ -125,6 +121,7 @@ def breaking(program: str, nodes: Path, tmp_path: Path) -> Iterator[None]:
         yield
     finally:
         stand_in.unlink()
+    killer.join(300)
     assert is_killed.is_set()
     assert (place / "second").exists()
 
