@@ -32,6 +32,7 @@ class ClusterPlan:
     seconds: float  #: while faults are begun
     directory: Path
     kinds: frozenset[str] | None = None  #: of faults; None: all
+    least: int = 0  #: kinds of faults that are caused, however long that takes
     silence: float = 30.0  #: the longest time without an acknowledged write, in seconds
     tell: Callable[[str], None] = lambda _: None  #: gets a line for each fault
 
@@ -75,13 +76,16 @@ class ClusterCampaign:
             players = list(self._start_players(stack))
             stack.callback(self._over.set)
             deadline = time.monotonic() + self._plan.seconds
-            self._faults.run(lambda: time.monotonic() > deadline, self._plan.kinds)
+            self._faults.run(lambda: self._is_enough(deadline), self._plan.kinds)
             self._over.set()
             for player in players:
                 player.join(_PATIENCE)
             self._ledger.flaws += [f"{each.name} has not ended" for each in players if each.is_alive()]
             wait_until(lambda: self._is_stuck() or not list(checks.list_left(self._installation.ask)))
         return self._report()
+
+    def _is_enough(self, deadline: float) -> bool:
+        return time.monotonic() > deadline and len(self._faults.done) >= self._plan.least
 
     def _is_stuck(self) -> bool:
         return bool(self._ledger.flaws or self._faults.flaws)

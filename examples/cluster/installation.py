@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-import psycopg
 
 from examples.servers.certificates import Authority
 from examples.servers.cluster import DEPLOY, Addresses, PatroniCluster, SentinelServers, find_program
@@ -123,9 +122,7 @@ class ClusterInstallation:
 
     def ask(self, question: str) -> list[tuple[object, ...]]:
         """Rows of the primary, past all balancers; as long as there is none it waits."""
-        primary = self.cluster.wait_for_primary()
-        with psycopg.connect(self.cluster.direct(primary, _DATABASE)) as connection:
-            return list(connection.execute(question))  # type: ignore[call-overload]
+        return self.cluster.ask(question, _DATABASE)
 
     def _make_balancer(self, host: str) -> Supervised:
         """HAProxy with both shipped files: before the services, and before PostgreSQL."""

@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ import psycopg
 
 from examples.servers import patroni_package
 from examples.servers.debian import PATH, Suite
-from examples.servers.starting import wait_until
-from examples.servers.supervised import Supervised
+from examples.servers.starting import reserve, wait_until
+from examples.servers.supervised import Supervised, kill_all, suspend_all
 
 SUITE = Suite(
     about="PostgreSQL under Patroni and etcd, HAProxy, and Redis with Sentinels",
@@ -43,6 +43,8 @@ _SHIPPED = {
 PASSWORD = "change-me-1"  # noqa: S105 - of the superuser, in the shipped example
 _NOBODY = 65534
 _DRAW = random.SystemRandom()
+#: Seconds for an answer of a server, which may be frozen, on a busy machine.
+_PATIENCE = 10
 
 
 def find_program(name: str) -> str:
@@ -62,7 +64,11 @@ class Addresses:
     """A network of loopback addresses, in the place of the example's in the shipped files."""
 
     def __init__(self) -> None:
-        self._network = f"127.{_DRAW.randint(1, 254)}.{_DRAW.randint(0, 254)}"
+        while True:
+            self._network = f"127.{_DRAW.randint(1, 254)}.{_DRAW.randint(0, 254)}"
+            with suppress(OSError):
+                reserve(f"network-{self._network}")
+                return
 
     def __getitem__(self, name: str) -> str:
         """Of a host."""
@@ -127,8 +133,8 @@ class Node:
 
     def start(self) -> None:
         """Switch the host on."""
-        self.is_down = False
         self.patroni.start()
+        self.is_down = False
 
     def keep_alive(self) -> None:
         """Start what has ended, as systemd would."""
@@ -138,18 +144,12 @@ class Node:
     def kill(self) -> None:
         """Switch the host off at once."""
         self.is_down = True
-        processes = self.processes()
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(processes, timeout=60)
+        psutil.wait_procs(kill_all(self.processes), timeout=300)
 
     def suspend(self) -> None:
         """Freeze all its processes, as a virtual machine that is moved."""
         self.is_down = True
-        for process in self.processes():
-            with suppress(psutil.NoSuchProcess):
-                process.suspend()
+        suspend_all(self.processes)
 
     def resume(self) -> None:
         """Let it go on where it was."""
@@ -219,7 +219,7 @@ class EtcdServers:
         for name, server in self.servers.items():
             with suppress(httpx.HTTPError, KeyError, ValueError):
                 url = f"http://{self._addresses[name]}:2379/v3/maintenance/status"
-                status = httpx.post(url, json={}, trust_env=False, timeout=2).json()
+                status = httpx.post(url, json={}, trust_env=False, timeout=_PATIENCE).json()
                 if status["leader"] == status["header"]["member_id"]:
                     return server
         return None
@@ -273,19 +273,27 @@ class PatroniCluster:
             if node.is_down:
                 continue
             with suppress(httpx.HTTPError, ValueError):
-                answer = httpx.get(f"http://{node.address}:8008/cluster", trust_env=False, timeout=2).json()
+                url = f"http://{node.address}:8008/cluster"
+                answer = httpx.get(url, trust_env=False, timeout=_PATIENCE).json()
                 return {member["name"]: member for member in answer.get("members", ())}
         return {}
 
     def find_primary(self) -> Node | None:
-        """The node that holds the leader key; None: there is none now."""
+        """The node that holds the leader key and is promoted; None: there is none now."""
         for name, member in self.members().items():
-            if member.get("role") == "leader" and not self.nodes[name].is_down:
-                return self.nodes[name]
+            node = self.nodes[name]
+            if member.get("role") == "leader" and not node.is_down and self._is_promoted(node):
+                return node
         return None
 
+    def _is_promoted(self, node: Node) -> bool:
+        """Whether a node is no standby any more: with the leader key it is one until all is replayed."""
+        with suppress(psycopg.OperationalError), closing(psycopg.connect(self.direct(node))) as connection:
+            return connection.execute("SELECT pg_is_in_recovery()").fetchone() == (False,)
+        return False
+
     def wait_for_primary(self) -> Node:
-        """The node that holds the leader key, as soon as one does."""
+        """The node that holds the leader key and is promoted, as soon as one is."""
         primary = wait_until(self.find_primary)
         assert primary is not None
         return primary
@@ -314,10 +322,30 @@ class PatroniCluster:
 
     def create_database(self, name: str, password: str) -> None:
         """A role with a database of the same name."""
-        primary = self.wait_for_primary()
-        with psycopg.connect(self.direct(primary), autocommit=True) as connection:
-            connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
-            connection.execute(f"CREATE DATABASE {name} OWNER {name}")
+        with suppress(psycopg.errors.DuplicateObject):
+            self.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{password}'")
+        with suppress(psycopg.errors.DuplicateDatabase):
+            self.execute(f"CREATE DATABASE {name} OWNER {name}")
+
+    def ask(self, question: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        """Rows of the primary, past all balancers; a primary that is lost meanwhile is waited for."""
+        [rows] = wait_until(lambda: self._try(question, database))
+        return rows
+
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        """Have the primary of then acknowledge a statement; it may be carried out more than once."""
+        wait_until(lambda: self._try(statement, database))
+
+    def _try(self, statement: str, database: str) -> list[list[tuple[object, ...]]]:
+        """Its rows as the only item; none: the primary was lost, and the statement may have taken effect."""
+        url = self.direct(self.wait_for_primary(), database)
+        with (
+            suppress(psycopg.OperationalError, psycopg.errors.ReadOnlySqlTransaction),
+            closing(psycopg.connect(url, autocommit=True)) as connection,
+        ):
+            done = connection.execute(statement)
+            return [done.fetchall() if done.description else []]
+        return []
 
     def direct(self, node: Node, database: str = "postgres") -> str:
         """The connection of the superuser to a node, past all balancers."""

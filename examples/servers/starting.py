@@ -12,7 +12,7 @@ from typing import TypeVar
 _Answer = TypeVar("_Answer")
 _DRAW = SystemRandom()
 
-#: The open file of each reservation: of the last ports that this process was given.
+#: The open file of each reservation: of what this process was given last.
 _RESERVATIONS: deque[int] = deque()
 
 
@@ -26,19 +26,19 @@ def free_port() -> int:
         port = _DRAW.randint(10_000, 32_000)
         with suppress(OSError), socket.socket() as anywhere:
             anywhere.bind(("", port))
-            _reserve(port)
+            reserve(f"port-{port}")
             return port
 
 
-def _reserve(port: int) -> None:
-    """Keep all others on this host from being given the port.
+def reserve(name: str) -> None:
+    """Keep all others on this host from being given something of this name, such as a port.
 
     Raises:
         OSError: Another has been given it.
     """
     reservation = socket.socket(socket.AF_UNIX)
     try:
-        reservation.bind(f"\0pilotage-port-{port}")  # no file: the kernel takes it back when the process ends
+        reservation.bind(f"\0pilotage-{name}")  # no file: the kernel takes it back when the process ends
     except OSError:
         reservation.close()
         raise

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -38,12 +38,12 @@ KINDS = frozenset(
 def test_nothing_is_lost_or_doubled_while_hosts_and_links_of_a_cluster_fail(short_directory: Path) -> None:
     (directory := short_directory / "cluster").mkdir()
     # How long writes are away depends on the machine, which runs other tests as well.
-    plan = ClusterPlan(seed=1, seconds=150, directory=directory, kinds=KINDS, silence=120)
+    plan = ClusterPlan(seed=1, seconds=150, directory=directory, kinds=KINDS, least=2, silence=600)
     report = campaign.run(plan)
     assert report.flaws == []
     assert report.finished == report.submitted > 0
     assert report.recoveries == []
-    assert len(report.faults) >= 2
+    assert len(report.faults) >= plan.least
 
 
 @pytest.mark.debian("patroni")
@@ -65,9 +65,7 @@ def test_a_former_primary_that_cannot_be_rewound_copies_the_database_anew(short_
         former = cluster.wait_for_primary()
         former.kill()
         wait_until(lambda: cluster.find_primary() not in (None, former))
-        with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()), autocommit=True)) as new:
-            wait_until(lambda: new.execute("SELECT pg_is_in_recovery()").fetchone() == (False,))
-            new.execute("CREATE TABLE since (it integer)")
+        cluster.execute("CREATE TABLE IF NOT EXISTS since (it integer)")
         former.start()
         wait_until(lambda: cluster.is_whole() and _has_copied(cluster.direct(former)))
     finally:
@@ -82,17 +80,15 @@ def test_a_leader_of_etcd_that_was_frozen_takes_no_commit_with_it(short_director
     cluster = PatroniCluster(directory, Addresses())
     cluster.start()
     try:
-        with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()), autocommit=True)) as first:
-            first.execute("CREATE TABLE acknowledged (number integer)")
+        cluster.execute("CREATE TABLE IF NOT EXISTS acknowledged (number integer)")
         for number in range(2):
             leader = cluster.etcd.wait_for_leader()
             leader.suspend()
             time.sleep(25)  # all leases of before have expired for it
             leader.resume()  # now it revokes them, if it does
-            wait_until(partial(_write, cluster, number))
+            cluster.execute(f"INSERT INTO acknowledged VALUES ({number})")
             wait_until(cluster.is_whole)
-        with closing(psycopg.connect(cluster.direct(cluster.wait_for_primary()))) as last:
-            stored = last.execute("SELECT DISTINCT number FROM acknowledged ORDER BY number").fetchall()
+        stored = cluster.ask("SELECT DISTINCT number FROM acknowledged ORDER BY number")
         assert stored == [(0,), (1,)]
     finally:
         cluster.stop()
@@ -105,15 +101,18 @@ def test_etcd_moves_to_other_hosts_and_the_primary_stays_one(short_directory: Pa
     (directory := short_directory / "move").mkdir()
     directory.chmod(0o755)
     cluster = PatroniCluster(directory, Addresses())
+    for node in cluster.nodes.values():  # elections of etcd take longer on a busy machine
+        settings = node.file.read_text().replace("ttl: 20", "ttl: 300")
+        node.file.write_text(settings.replace("retry_timeout: 5", "retry_timeout: 120"))
     former = list(cluster.etcd.servers.values())
     later = [_on_another_host(server, cluster.user) for server in former]
     cluster.start()
     try:
         primary = cluster.wait_for_primary()
-        timeline = cluster.members()[primary.name]["timeline"]
+        timeline = wait_until(cluster.members)[primary.name]["timeline"]
         for server in later:
             peer = server.env["ETCD_INITIAL_ADVERTISE_PEER_URLS"]
-            members = wait_until(partial(_change_members, former[0], "add", peerURLs=[peer]))["members"]
+            members = wait_until(partial(_add_member, former[0], peer))
             server.env["ETCD_INITIAL_CLUSTER"] = ",".join(
                 f"{each.get('name') or server.env['ETCD_NAME']}={each['peerURLs'][0]}" for each in members
             )
@@ -129,16 +128,15 @@ def test_etcd_moves_to_other_hosts_and_the_primary_stays_one(short_directory: Pa
             node.patroni.start()
         wait_until(cluster.is_whole)
         cluster.control("resume", "--wait")
-        members = wait_until(partial(_change_members, later[0], "list"))["members"]
+        members = wait_until(partial(_list_members, later[0]))
         numbers = {each["name"]: each["ID"] for each in members}
         for server in former:
-            wait_until(partial(_change_members, later[0], "remove", ID=numbers[server.env["ETCD_NAME"]]))
+            wait_until(partial(_remove_member, later[0], numbers[server.env["ETCD_NAME"]]))
             wait_until(lambda ended=server: not ended.is_running)
         wait_until(cluster.is_whole)
-        with closing(psycopg.connect(cluster.direct(primary), autocommit=True)) as connection:
-            connection.execute("CREATE TABLE since (it integer)")
-        assert cluster.members()[primary.name]["role"] == "leader"
-        assert cluster.members()[primary.name]["timeline"] == timeline  # it was never anything else
+        cluster.execute("CREATE TABLE IF NOT EXISTS since (it integer)")
+        last = wait_until(cluster.members)[primary.name]
+        assert (last["role"], last["timeline"]) == ("leader", timeline)  # it was never anything else
     finally:
         cluster.stop()
         for server in later:
@@ -155,17 +153,6 @@ def test_no_host_of_postgresql_has_etcd_in_the_shipped_files() -> None:
     assert servers == members
     assert len(servers) == len(nodes) == 3
     assert not servers & nodes
-
-
-def _write(cluster: PatroniCluster, number: int) -> bool:
-    """Store a number with the primary of now; whether that was acknowledged: if not, it may be there too."""
-    primary = cluster.find_primary()
-    if primary is None:
-        return False
-    with suppress(psycopg.Error), closing(psycopg.connect(cluster.direct(primary), autocommit=True)) as now:
-        now.execute("INSERT INTO acknowledged VALUES (%s)", [number])
-        return True
-    return False
 
 
 def _address_of(etcd: Supervised) -> str:
@@ -194,10 +181,31 @@ def _change_members(etcd: Supervised, what: str, **more: Any) -> Mapping[str, An
     return {}
 
 
+def _list_members(etcd: Supervised) -> Sequence[Mapping[str, Any]]:
+    members: Sequence[Mapping[str, Any]] = _change_members(etcd, "list").get("members", ())
+    return members
+
+
+def _add_member(etcd: Supervised, peer: str) -> Sequence[Mapping[str, Any]]:
+    """All members with one more; it is not added twice, where the first answer came too late."""
+    members = _list_members(etcd)
+    if not members or any(peer in each["peerURLs"] for each in members):
+        return members
+    return list(_change_members(etcd, "add", peerURLs=[peer]).get("members", ()))
+
+
+def _remove_member(etcd: Supervised, number: str) -> bool:
+    """Whether a member is gone; it is not removed twice, where the first answer came too late."""
+    members = _list_members(etcd)
+    if members and all(each["ID"] != number for each in members):
+        return True
+    return bool(_change_members(etcd, "remove", ID=number))
+
+
 def _have_names(etcd: Supervised) -> bool:
     """Whether each member has told its name, as some time after its start."""
-    members = _change_members(etcd, "list").get("members", [{}])
-    return all(each.get("name") for each in members)
+    members = _list_members(etcd)
+    return bool(members) and all(each.get("name") for each in members)
 
 
 def _has_copied(standby: str) -> bool:

@@ -96,14 +96,15 @@ class _PatroniNodes:
         self._archive.run(self._cluster.wait_for_primary(), *words)
 
     def ask(self, question: str) -> object:
-        return _ask(self._cluster.direct(self._cluster.wait_for_primary()), question)
+        [[value]] = self._cluster.ask(question)
+        return value
 
     def restore(self, *words: str) -> None:
         """Another node than that of the backup is the primary, and is restored."""
-        backed_up, nodes = self._cluster.wait_for_primary(), self._cluster.nodes
-        self._cluster.switch_over()
-        wait_until(lambda: self._cluster.find_primary() not in (None, backed_up) and self._cluster.is_whole())
-        first, *others = sorted(nodes.values(), key=lambda each: each is not self._cluster.find_primary())
+        backed_up = self._cluster.wait_for_primary()
+        wait_until(lambda: self._has_switched(backed_up))
+        first = self._cluster.wait_for_primary()
+        others = [node for node in self._cluster.nodes.values() if node is not first]
         for node in (*others, first):
             node.patroni.stop()
         self._cluster.control("remove", MASTER, typed=(MASTER, "Yes I am aware"))
@@ -125,8 +126,16 @@ class _PatroniNodes:
     def stop(self) -> None:
         self._cluster.stop()
 
+    def _has_switched(self, before: Node) -> bool:
+        """Whether another node is the primary and all follow it; a refused switchover is repeated."""
+        if not self._cluster.is_whole() or (primary := self._cluster.find_primary()) is None:
+            return False
+        if primary is before:
+            self._cluster.switch_over()
+        return primary is not before
+
     def _run(self, node: Node, *words: str) -> None:
-        command = [postgresql_programs() / "pg_ctl", "-D", node.directory / "data", *words]
+        command = [postgresql_programs() / "pg_ctl", "-D", node.directory / "data", "--timeout=300", *words]
         subprocess.run(command, check=True, cwd=node.directory, user=node.user, group=node.user)
 
 

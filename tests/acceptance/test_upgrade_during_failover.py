@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import LiteralString
 
 import psycopg
 import pytest
@@ -86,7 +85,6 @@ def _direct(cluster: PatroniCluster) -> str:
     return f"postgresql://pilotage:{_PASSWORD}@{cluster.wait_for_primary().address}:5432/pilotage"
 
 
-def _ask(cluster: PatroniCluster, question: LiteralString) -> object:
-    with psycopg.connect(cluster.direct(cluster.wait_for_primary(), "pilotage")) as connection:
-        row = connection.execute(question).fetchone()
-        return row and row[0]
+def _ask(cluster: PatroniCluster, question: str) -> object:
+    [[value]] = cluster.ask(question, "pilotage")
+    return value
