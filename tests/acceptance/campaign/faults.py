@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
+from examples.servers.starting import wait_until
 from pilotage.service.auth import keys
+from tests.acceptance.campaign import site
 from tests.acceptance.campaign.installation import DATABASE, Disk, Installation
 from tests.acceptance.campaign.network import Link, LinkState
 from tests.acceptance.campaign.players import Context
@@ -142,9 +144,7 @@ class Faults:
     @contextmanager
     def _suspend(self) -> Iterator[str]:
         process = self._dice.choice(list(self.installation.processes.values()))
-        suspended = process.is_running
-        if suspended:
-            process.suspend()
+        suspended = process.suspend()
         yield process.name
         if suspended:
             process.resume()
@@ -226,9 +226,7 @@ class Faults:
         """
         clock, process = self.installation.director_clock, self.installation.processes["director"]
         assert clock is not None
-        suspended = process.is_running
-        if suspended:
-            process.suspend()
+        suspended = process.suspend()
         clock.set(3600)
         time.sleep(_LONG[1])
         if suspended:
@@ -341,7 +339,7 @@ class Faults:
         self.installation.database_disk.free()
         postgres = self.installation.postgres
         if postgres is not None:
-            time.sleep(1)
+            wait_until(lambda: postgres.is_answering or not postgres.is_running)
             if not postgres.is_running:  # it ended: nothing could be written to its log
                 postgres.start()
 
@@ -408,8 +406,8 @@ class Faults:
     def _fail_over(self) -> Iterator[str]:
         """The primary dies, and an asynchronous replica that was behind is promoted."""
         replica = self.installation.make_replica()
-        replica.fall_behind()
         behind = time.monotonic()
+        replica.fall_behind()
         yield "soon"
         with self._noting(), self._broken(self.installation.links_of("database"), LinkState.CUT):
             time.sleep(0.5)
@@ -437,6 +435,7 @@ class Faults:
     def _lose(self, behind: float) -> None:
         """Attempts that were open count as lost, and what sites have as unknown to the service."""
         self.context.history.add_loss(behind, time.monotonic())
+        self.context.limits.append((behind, time.monotonic(), site.MOST))  # that of before may hold again
         for held in list(self.context.helds):
             if held.end_answered >= behind:
                 held.lost = True

@@ -74,13 +74,13 @@ class Network:
     def set_state(self, link: Link, state: LinkState) -> None:
         """Change what the link does from now on; a cut ends its connections."""
 
-        def change() -> None:
+        async def change() -> None:
             link.state = state
             if state is LinkState.CUT:
                 for writer in list(link.writers):
                     writer.transport.abort()
 
-        self._loop.call_soon_threadsafe(change)
+        asyncio.run_coroutine_threadsafe(change(), self._loop).result()
 
     async def _listen(self, link: Link) -> None:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -18,7 +18,16 @@ from typing import Any
 import httpx
 
 from tests.acceptance.campaign import next_release, site
-from tests.acceptance.campaign.record import GATHERING, POLLING, SUBMITTING, Advert, Held, History, Truth
+from tests.acceptance.campaign.record import (
+    GATHERING,
+    NEVER,
+    POLLING,
+    SUBMITTING,
+    Advert,
+    Held,
+    History,
+    Truth,
+)
 from tests.support.factories.archives import tar
 
 #: Seconds that one phase of a job takes at most.
@@ -28,6 +37,8 @@ _PATIENCE = 300.0
 _REPEATED_WITHIN = site.LEASE_TIME / 2
 #: Seconds without an answer after which a payload is ended; the service counts from the answer before.
 _RUN_ON = site.RUN_ON - 5
+#: Seconds until a request is given up.
+_ANSWER = 15.0
 #: Seconds between two requests of a pilot without a job, at most.
 _IDLE = 4.0
 #: Statuses that mean: later. Whether the request took effect is then unknown, as without an answer.
@@ -86,13 +97,14 @@ class Player:
         self.dice = random.Random(f"{context.seed} {name}")
         self._token = token
         self._client: httpx.Client | None = None
+        self._sent = 0.0  #: the last request; one that is only repeated does not count
 
     @contextmanager
     def connected(self) -> Iterator[None]:
         headers = {"Authorization": f"Bearer {self._token}"}
         url = f"{self.context.urls[self.link]}/api/v1"
         with httpx.Client(
-            base_url=url, headers=headers, timeout=15, trust_env=False, verify=self.context.tls
+            base_url=url, headers=headers, timeout=_ANSWER, trust_env=False, verify=self.context.tls
         ) as client:
             self._client = client
             yield
@@ -109,6 +121,7 @@ class Player:
             request: Its other parts.
         """
         assert self._client is not None
+        self._sent = time.monotonic()
         self.context.operations[f"{method} {path.rpartition('/')[2] if method != 'GET' else 'pages'}"] += 1
         try:
             answer = self._client.request(method, path, **request)
@@ -131,7 +144,8 @@ class Player:
         """Repeat a request that changes nothing when it comes twice, for some seconds."""
         deadline = time.monotonic() + patience
         while time.monotonic() < deadline:
-            if (answer := self.send(method, path, **request)) is not None:
+            rest = max(0.1, min(_ANSWER, deadline - time.monotonic()))
+            if (answer := self.send(method, path, timeout=rest, **request)) is not None:
                 if self.context.disturbing.is_set() and self.dice.random() < 0.2:
                     self._repeat(answer, method, path, **request)
                 return answer
@@ -141,8 +155,12 @@ class Player:
     def _repeat(self, first: httpx.Response, method: str, path: str, **request: Any) -> None:
         """The same request has the same answer, also at another service."""
         self.context.disturb("request repeated")
+        sent, began = self._sent, time.monotonic()
         again = self.send(method, path, **request)
-        if again is not None and again.status_code != first.status_code and again.status_code != 409:
+        self._sent = sent
+        if again is None or again.status_code in (first.status_code, 409):
+            return
+        if not self.context.history.recently_lost(began):
             self.context.add_flaw(f"{self.name}: {path}: {first.status_code}, repeated {again.status_code}")
 
     def pause(self, most: float) -> None:
@@ -237,7 +255,7 @@ class Pilot(Player):
         if fate < 0.06:
             self._end(held, "release", {"reason": "no room"})
             return
-        self._truth.put(held.lease, SUBMITTING)
+        self._truth.put(held.lease, SUBMITTING, held.good_until)
         self.pause(PHASE)
         if not self._start(held):
             return
@@ -262,7 +280,7 @@ class Pilot(Player):
         held.start_sent = time.monotonic()
         answer = None
         while answer is None and time.monotonic() < held.good_until:
-            rest = max(0.1, min(15.0, held.good_until - time.monotonic()))
+            rest = max(0.1, min(_ANSWER, held.good_until - time.monotonic()))
             path = f"/leases/{held.lease}/start"
             answer = self.send("POST", path, json={}, refused=(404, 409), timeout=rest)
             if answer is None:
@@ -272,6 +290,7 @@ class Pilot(Player):
                 self.context.add_flaw(
                     f"job {held.job_id}: the same request has no {held.lease}, which starts"
                 )
+            self._truth.prolong(held.lease, self._sent + site.RUN_ON)
             return True
         self._give_up(held, answer)
         return False
@@ -285,6 +304,7 @@ class Pilot(Player):
             refused=(404, 409),
         )
         if answer is not None and answer.is_success and not answer.json()["commands"]:
+            self._truth.prolong(held.lease, self._sent + site.RUN_ON)
             return True
         self._give_up(held, answer)
         return False
@@ -417,6 +437,7 @@ class Site(Player):
     def _counts(self, *, with_list: bool) -> dict[str, Any]:
         truth = self.context.truths[self._site]
         with truth.lock:
+            truth.expire()
             return {
                 "CurrentJobs": truth.count(),
                 "CurrentSubmittingJobs": truth.count(SUBMITTING),
@@ -578,20 +599,29 @@ class Administrator(Player):
         if version is None:
             return None
         self.context.disturb("configuration change")
-        sent = time.monotonic()
+        change = self._begin_limit()
         body = {"text": text, "message": "campaign"}
         answer = self.send("PUT", "/config", json=body, headers={"If-Match": version}, refused=(409, 422))
         self._check_refusal(answer)
-        self.context.limits.append((sent, time.monotonic(), site.MOST))
+        self._end_limit(change, site.MOST)
         self.context.history.add(self.name, f"whole configuration: {answer and answer.status_code}")
         return answer
 
     def _limit(self) -> None:
         limit = self.dice.choice([site.FEWER, site.MOST])
-        sent = time.monotonic()
+        change = self._begin_limit()
         answer = self._patch({"set": {site.LIMIT_PATH: limit}})
         unsure = answer is None or not answer.is_success
-        self.context.limits.append((sent, time.monotonic(), site.MOST if unsure else limit))
+        self._end_limit(change, site.MOST if unsure else limit)
+
+    def _begin_limit(self) -> int:
+        """Note that any limit may be in force from now on: a change takes effect before its answer comes."""
+        self.context.limits.append((time.monotonic(), NEVER, site.MOST))
+        return len(self.context.limits) - 1
+
+    def _end_limit(self, change: int, limit: int) -> None:
+        sent, _, _ = self.context.limits[change]
+        self.context.limits[change] = sent, time.monotonic(), limit
 
     def _edit(self) -> None:
         name, queue = f"Resources/Sites/LCG.New{self.dice.randrange(3)}.org", f"{site.PLAIN}/CEs/ce/Queues/q"
@@ -630,7 +660,7 @@ class Administrator(Player):
             return
         target = max(1, int(version.strip('"')) - self.dice.randrange(1, 4))
         self.context.disturb("configuration change")
-        sent = time.monotonic()
+        change = self._begin_limit()
         answer = self.send(
             "POST",
             "/config/rollback",
@@ -638,7 +668,7 @@ class Administrator(Player):
             headers={"If-Match": version},
             refused=(400, 404, 409, 422),
         )
-        self.context.limits.append((sent, time.monotonic(), site.MOST))
+        self._end_limit(change, site.MOST)
         self.context.history.add(self.name, f"rollback to {target}: {answer and answer.status_code}")
 
     def _ban(self) -> None:

@@ -49,6 +49,10 @@ class History:
         """Whether commits were lost after a moment."""
         return any(over >= since for _, over in self._losses)
 
+    def lost_between(self, began: float, ends: float) -> bool:
+        """Whether commits of some time were lost, or those of before in it."""
+        return any(behind <= ends and over >= began for behind, over in self._losses)
+
     def close(self) -> None:
         self._file.close()
 
@@ -118,14 +122,29 @@ class Truth:
 
     bounds: Bounds
     phases: dict[str, str] = field(default_factory=dict)  #: by lease; a job is there before its start
+    until: dict[str, float] = field(default_factory=dict)  #: by lease, when the site ends it by itself
     most: Counter[str] = field(default_factory=Counter)
     then: dict[str, str] = field(default_factory=dict)  #: what was there when there was most, by name
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def put(self, lease: str, phase: str) -> None:
+    def put(self, lease: str, phase: str, until: float = NEVER) -> None:
+        """A job is there now; at the end of that time it is gone, whether or not its pilot has noticed."""
         with self.lock:
-            self.phases[lease] = phase
+            self.phases[lease], self.until[lease] = phase, until
             self._note()
+
+    def prolong(self, lease: str, until: float) -> None:
+        """Let a job run on that is still there."""
+        with self.lock:
+            self.expire()
+            if lease in self.phases:
+                self.until[lease] = until
+
+    def expire(self) -> None:
+        """End the jobs whose time is over."""
+        now = time.monotonic()
+        for lease in [lease for lease in self.phases if self.until[lease] <= now]:
+            del self.phases[lease]
 
     def go_on(self, lease: str, phase: str) -> None:
         """Into another phase, if it has not left meanwhile."""
@@ -147,6 +166,7 @@ class Truth:
         return sum(phase in phases for phase in self.phases.values()) if phases else len(self.phases)
 
     def _note(self) -> None:
+        self.expire()
         now = {
             "jobs": self.count(),
             "submitting": self.count(SUBMITTING),

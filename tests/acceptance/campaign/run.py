@@ -51,7 +51,7 @@ class Plan:
     kinds: frozenset[str] | None = None  #: of faults, each at least once; None: all
     lost: float = 0.1  #: part of the answers that players throw away
     backlog: int = 40  #: jobs of each user that wait
-    rest: float = 180.0  #: seconds at the end without a job that ends, after which it is stuck
+    rest: float = 600.0  #: seconds at the end without a job that ends, after which it is stuck
 
 
 @dataclass
@@ -90,6 +90,7 @@ class Campaign:
         self._watching: list[threading.Thread] = []
         self._disturbers: set[str] = set()  #: names of threads that end with the disturbances
         self._seen: set[tuple[int, int]] = set()
+        self._looked = self._began  #: the last look at what was seen began
         self._since = 0.0  #: the last fault was over
         self._on_full_nodes: frozenset[int] = frozenset()
         self._doubtful: Counter[str] = Counter()
@@ -240,7 +241,8 @@ class Campaign:
         }
         new, self._seen = present - self._seen, present
         self.busiest = max(self.busiest, len(present))
-        limit = self._limit_in_force(before - _SAMPLED_EVERY)
+        limit = self._limit_in_force(self._looked)  # what is new may have come right after the last look
+        self._looked = before
         if len(present) > site.MOST or (new and len(present) > limit):
             text = f"{len(present)} jobs of the type {site.KIND} with job {min(new or present)[0]}"
             self.context.add_flaw(f"{site.LIMITED}: {text}, allowed are {limit}")
@@ -295,7 +297,8 @@ class Campaign:
         full = self._on_full_nodes = checks.find_on_full_nodes(tables, self.faults.full_nodes)
         yield from checks.list_wrong_ends(tables, submitted, killed, helds, history, on_full_nodes=full)
         yield from record.doubled(helds)
-        yield from checks.list_banned_matches(helds, self.context.bans, site.PLAIN)
+        bans = [each for each in self.context.bans if not history.lost_between(*each)]
+        yield from checks.list_banned_matches(helds, bans, site.PLAIN)
         yield from self._list_exceeded()
         yield from checks.list_dishonest(self.probes, self.faults.blind, grace=_NOTICED)
         yield from self._list_closed()

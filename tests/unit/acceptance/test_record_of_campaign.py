@@ -73,6 +73,17 @@ def test_more_at_the_site_than_it_allows_is_told() -> None:
     assert truth.count() == 0
 
 
+def test_a_job_that_its_site_has_ended_is_not_there_though_its_pilot_is_late() -> None:
+    truth = Truth(Bounds(jobs=1))
+    truth.put("a", SUBMITTING, until=0.0)
+    truth.put("b", SUBMITTING)
+    truth.prolong("a", record.NEVER)
+    truth.go_on("a", POLLING)
+    assert not list(record.over_the_throttle(SITE, truth))
+    truth.put("c", SUBMITTING, until=record.NEVER)
+    assert list(record.over_the_throttle(SITE, truth))
+
+
 def test_matches_that_came_faster_than_the_tokens_are_told() -> None:
     def fast(*times: float) -> list[str]:
         return list(record.too_fast([held(1, at) for at in times], seconds=0.5, burst=3))
