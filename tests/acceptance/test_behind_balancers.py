@@ -55,7 +55,7 @@ def _has_answered(url: str, token: str) -> bool:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     home = tmp_path_factory.mktemp("pair")
-    (home / "resources.yaml").write_text(site.RESOURCES)
+    (home / "resources.yaml").write_text(site.LASTING)
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     services = []
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def test_jobs_live_and_no_request_fails_while_one_service_after_the_other_is_sto
         wait_until(lambda: _is_ready(balancer.url, verify))
 
         def client(token: str) -> httpx.Client:
-            headers = {"Authorization": f"Bearer {token}"}
+            headers = {"Authorization": f"Bearer {token}", "Request-Timeout": "60"}
             return httpx.Client(
                 base_url=f"{balancer.url}/api/v1",
                 headers=headers,

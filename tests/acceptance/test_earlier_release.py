@@ -51,6 +51,12 @@ class BothReleases:
         matches = answer.raise_for_status().json()["matches"]
         return (matches[0]["job_id"], matches[0]["lease"]) if matches else None
 
+    def wait_for_job(self, release: str, at: str = site.PLAIN) -> tuple[int, str]:
+        """The same, as soon as the service of a release knows of a job that the other one has prepared."""
+        found = wait_until(lambda: self.request_job(release, at))
+        assert found is not None
+        return found
+
     def report(self, release: str, lease: str, call: str, *, at: str = site.PLAIN, **body: object) -> None:
         self.clients[release][at].post(f"/leases/{lease}/{call}", json=body).raise_for_status()
 
@@ -94,7 +100,7 @@ def _restore(stack: ExitStack, home: Path, postgres: Postgres | None) -> str:
 
 def _install(installation: Installation, program: Path) -> BothReleases:
     resources = installation.home / "resources.yaml"
-    resources.write_text(site.RESOURCES)
+    resources.write_text(site.LASTING)
     programs = {EARLIER: {"PYTHONPATH": str(program)}, THIS: {}}
     clients: dict[str, dict[str, httpx.Client]] = {}
     installation.run("db", "upgrade")
@@ -123,7 +129,7 @@ def test_jobs_go_through_services_of_both_releases(both: BothReleases) -> None:
     """Each step of a job's life at the other release than the step before it."""
     for first, second in ((EARLIER, THIS), (THIS, EARLIER)):
         [submitted] = both.submit(first)
-        given, lease = _expect(both.request_job(second))
+        given, lease = both.wait_for_job(second)
         assert given == submitted
         both.report(first, lease, "start")
         both.report(second, lease, "heartbeat", progress="half")
@@ -137,10 +143,10 @@ def test_a_job_that_an_earlier_service_handed_out_is_given_back_to_this_one(
     both: BothReleases,
 ) -> None:
     [submitted] = both.submit(EARLIER)
-    _, lease = _expect(both.request_job(EARLIER))
+    _, lease = both.wait_for_job(EARLIER)
     both.report(THIS, lease, "release", reason="the pilot ends")
     assert both.status(EARLIER, submitted) == "Waiting"
-    again, lease = _expect(both.request_job(THIS))
+    again, lease = both.wait_for_job(THIS)
     assert again == submitted
     both.report(EARLIER, lease, "start")
     both.report(EARLIER, lease, "finish", exit_code=3, status="Failed", minor_status="exit 3")
@@ -151,12 +157,12 @@ def test_services_of_both_releases_hold_one_limit_together(both: BothReleases) -
     both.submit(THIS, site.MOST + 2, JobType=site.KIND, Site=site.LIMITED)
     leases: list[str] = []
     for release in ((EARLIER, THIS) * site.MOST)[: site.MOST]:
-        _, lease = wait_until(lambda at=release: both.request_job(at, site.LIMITED))  # type: ignore[misc]
+        _, lease = both.wait_for_job(release, site.LIMITED)
         leases.append(lease)
     assert [both.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
     for first, second in ((EARLIER, THIS), (THIS, EARLIER)):  # what ends at one makes room at the other
         _end(both, first, leases.pop())
-        _, lease = wait_until(lambda at=second: both.request_job(at, site.LIMITED))  # type: ignore[misc]
+        _, lease = both.wait_for_job(second, site.LIMITED)
         leases.append(lease)
         assert [both.request_job(each, site.LIMITED) for each in (EARLIER, THIS)] == [None, None]
     engine = database.connect(both.installation.environment["PILOTAGE_DATABASE_URL"])
@@ -165,11 +171,6 @@ def test_services_of_both_releases_hold_one_limit_together(both: BothReleases) -
         _end(both, EARLIER, lease)
     assert scope_counters.agree(engine)
     engine.dispose()
-
-
-def _expect(match: tuple[int, str] | None) -> tuple[int, str]:
-    assert match is not None
-    return match
 
 
 def _end(both: BothReleases, release: str, lease: str) -> None:

@@ -37,7 +37,7 @@ class Requests:
     def send(self, method: str, path: str, token: str, body: object) -> None:
         with httpx.Client(
             base_url=f"{self.url}/api/v1",
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", "Request-Timeout": "60"},
             verify=NO_AUTHORITIES,
             trust_env=False,
             timeout=300,
@@ -92,7 +92,7 @@ class Cluster:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     resources = tmp_path / "resources.yaml"
-    resources.write_text(site.RESOURCES)
+    resources.write_text(site.LASTING)
     settings = kubernetes.find(BASE, "ConfigMap", "pilotage")["data"]
     here = {
         "HOME": tmp_path,
@@ -101,6 +101,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         "RESOURCES": resources,
     }
     env = {**settings, **{f"PILOTAGE_{name}": str(path) for name, path in here.items()}}
+    # Longer than shipped: the machine may stand still while a pod ends.
+    env |= {"PILOTAGE_SHUTDOWN_DELAY": "25", "PILOTAGE_SHUTDOWN_GRACE": "250"}
     with ExitStack() as stack:
         installation = Installation(tmp_path, env, stack)
         installation.run(*UPGRADE["args"])

@@ -67,7 +67,7 @@ class Installation:
         return self.stack.enter_context(
             httpx.Client(
                 base_url=f"{url}/api/v1",
-                headers={"Authorization": f"Bearer {token}"},
+                headers={"Authorization": f"Bearer {token}", "Request-Timeout": "60"},  # the longest
                 trust_env=False,
                 verify=NO_AUTHORITIES,
                 timeout=PATIENCE,

@@ -17,6 +17,7 @@ KIND, MOST, FEWER = "Merge", 7, 5
 SLOW, DELAY, BURST = "Slow", 0.5, 3
 KINDS = ("Merge", "Merge", "User", "Slow")
 LEASE_TIME, RUN_ON = 15.0, 15.0  #: seconds
+_LEASES = f"    Leases: {{Time: {LEASE_TIME:g}, StalledTime: 10, StalledGrace: 1, RunOnTime: {RUN_ON:g}}}\n"
 BOUNDS = {
     LIMITED: Bounds(),
     LEVEL2: Bounds(jobs=6, busy=4),
@@ -63,11 +64,14 @@ Operations:
       RunningLimit: {{{LIMITED}: {{JobType: {{{KIND}: {MOST}}}}}}}
       MatchingDelay:
         {LIMITED}: {{JobType: {{{SLOW}: {DELAY}}}, Burst: {{JobType: {{{SLOW}: {BURST}}}}}}}
-    Leases: {{Time: {LEASE_TIME:g}, StalledTime: 10, StalledGrace: 1, RunOnTime: {RUN_ON:g}}}
-    Limits: {{RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}}
+{_LEASES}    Limits: {{RequestsPerSecond: 100000, PilotClaimsPerHour: 1000000}}
 Registry:
   VO: {{{VO}: {{}}}}
 """
+
+
+#: For tests in which no pilot is lost: the machine may stand still between two of its reports.
+LASTING = RESOURCES.replace(_LEASES, "")
 
 
 def make_job(dice: random.Random, ledger: Path, *, real: bool) -> Mapping[str, object]:

@@ -36,6 +36,9 @@ def haproxy(directory: Path, services: Sequence[str]) -> Iterator[Balancer]:
     both = directory / "pilotage.pem"
     both.write_bytes(certificate.read_bytes() + key.read_bytes())
     text = _before(DEPLOY / "haproxy" / "haproxy.cfg", services)
+    text = text.replace(
+        "timeout connect 2s", "timeout connect 2s\n    timeout check 60s"
+    )  # of a busy machine
     text = text.replace("bind :443", f"bind 127.0.0.1:{port}").replace("/etc/haproxy/pilotage.pem", str(both))
     file = directory / "haproxy.cfg"
     file.write_text(text)
