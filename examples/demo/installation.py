@@ -115,6 +115,23 @@ def ended(process: subprocess.Popen[bytes], how: signal.Signals) -> Iterator[Non
         end(process, how)
 
 
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block, as while a process is started that nobody would end."""
+    came: list[int] = []
+    before = {
+        each: signal.signal(each, lambda number, _: came.append(number))
+        for each in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
 def end(process: subprocess.Popen[bytes], how: signal.Signals) -> None:
     """Ask a process to end; one that will not is killed with all its children."""
     process.send_signal(how)

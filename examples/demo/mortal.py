@@ -5,7 +5,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from examples.demo.installation import Installation, console, end
+from examples.demo.installation import Installation, console, end, uninterrupted
 
 #: Characters of a log that are shown where something went wrong.
 _SHOWN = 3000
@@ -55,10 +55,11 @@ class Mortal:
         if self.was_killed:
             return
         self.was_killed = True
-        self._process.kill()
-        self._process.wait()
-        console.print(f"[dim]$[/] kill -9 {self._process.pid}")
-        self._start()
+        with uninterrupted():
+            self._process.kill()
+            self._process.wait()
+            console.print(f"[dim]$[/] kill -9 {self._process.pid}")
+            self._start()
 
     def _start(self) -> None:
         self._installation.show_command(*self._words, self._file.name)
