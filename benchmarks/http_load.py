@@ -115,6 +115,10 @@ class Load:
         return round(1000 * quantile(self.latencies, share), 2)
 
 
+#: Of a request whose answer is measured, however long it takes.
+PATIENT = {"Request-Timeout": "60"}
+
+
 def request(
     method: str, path: str, *, token: str = "", body: object = None, headers: Mapping[str, str] | None = None
 ) -> bytes:

@@ -216,7 +216,8 @@ def _beside_submissions(stage: Stage, seconds: float) -> Iterator[tuple[Result, 
 
 def request(kind: str, method: str, path: str, token: str, body: Any = None) -> http_load.Named:
     """A request to the service."""
-    return http_load.named(kind, http_load.request(method, _API + path, token=token, body=body))
+    content = http_load.request(method, _API + path, token=token, body=body, headers=http_load.PATIENT)
+    return http_load.named(kind, content)
 
 
 def ask(pilot: Pilot, kind: str, **more: object) -> http_load.Named:

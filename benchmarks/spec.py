@@ -238,4 +238,4 @@ def _request(pilot: Pilot, left: float) -> bytes:
     token, node = pilot
     wall_time = int(float(str(node["wall_time"])) * left)
     body = {**node, "wall_time": wall_time, "request_id": uuid.uuid4().hex}
-    return http_load.request("POST", _PATH, token=token, body=body)
+    return http_load.request("POST", _PATH, token=token, body=body, headers=http_load.PATIENT)

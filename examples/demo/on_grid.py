@@ -43,7 +43,7 @@ UPGRADED_CE = "        ce01.cmsaf.mit.edu:\n"
 #: Queues of a pool that the table names.
 QUEUES_SHOWN = 2
 #: Seconds that the jobs may take together, on a slow machine too.
-PATIENCE = 600
+PATIENCE = 1200
 
 
 def main() -> int:

@@ -76,7 +76,7 @@ class Record:
 
     submitted: set[int] = field(default_factory=set)  #: jobs whose submission was answered
     asking: dict[str, datetime] = field(default_factory=dict)  #: since when an agent waits for a match
-    held: set[int] = field(default_factory=set)  #: jobs that an agent has now
+    held: dict[str, int] = field(default_factory=dict)  #: the job that an agent has now
     ended: Counter[int] = field(default_factory=Counter)  #: ends of payloads that were reported, by job
     counts: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
@@ -230,10 +230,10 @@ class _Agent:
                 continue
             if answer["OK"]:
                 job_id = answer["Value"]["JobID"]
-                self._record.held.add(job_id)
+                self._record.held[self._pilot.proxy.stem] = job_id
                 del self._record.asking[self._pilot.proxy.stem]
                 self._run_job(job_id)
-                self._record.held.discard(job_id)
+                del self._record.held[self._pilot.proxy.stem]
             else:
                 if answer["Errno"] != _NO_MATCH:
                     self._record.faults.append(f"requestJob: {answer['Message']}")
@@ -312,7 +312,8 @@ def _shorten(engine: Engine, record: Record) -> None:
     asked_at = min([now, *record.asking.values()])
     left_alone = and_(attempts.c.closed_at.is_(None), attempts.c.opened_at < asked_at - _CLOCKS)
     with database.writing(engine) as conn:
-        alone = set(conn.execute(select(attempts.c.job_id).where(left_alone)).scalars()) - record.held
+        alone = set(conn.execute(select(attempts.c.job_id).where(left_alone)).scalars())
+        alone.difference_update(record.held.values())
         chosen = update(attempts).where(attempts.c.job_id.in_(alone), left_alone)
         conn.execute(chosen.values(times="[5,5,5]", lease_expires_at=now))
 

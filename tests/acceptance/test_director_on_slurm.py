@@ -218,8 +218,9 @@ def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiti
         wait_until(lambda: len(field.batch_jobs()) == 2)
         wait_until(lambda: all(each["reference"] for each in field.pilots()))
         director.stop()
-        waiting = field.slurm.ask("squeue", "--noheader", "--me", "--states=PENDING", "--format=%i").strip()
-        field.slurm.ask("scancel", waiting)
+        pending = ("squeue", "--noheader", "--me", "--states=PENDING", "--format=%i|%j")
+        number, waiting = field.slurm.ask(*pending).strip().split("|")
+        field.slurm.ask("scancel", number)
         go.touch()
         wait_until(lambda: field.statuses(first)[-1] == "Done")
         wait_until(lambda: not field.slurm.ask("squeue", "--noheader", "--me"))
@@ -230,7 +231,7 @@ def test_pilots_that_slurm_forgot_while_its_accounting_is_away_keep_no_job_waiti
     assert field.statuses(second) == ["Received", "Waiting", "Matched", "Running", "Done"]
     told = director.log.read_text()
     assert f"{field.directory}/jobs: the accounting does not answer: sacct: sacct: error: " in told
-    ended = {each["reference"]: each["status"] for each in field.pilots()}
+    ended = {each["stamp"]: each["status"] for each in field.pilots()}  # Slurm may use the numbers again
     assert ended[waiting] == "Aborted", ended
 
 

@@ -24,6 +24,7 @@ OPERATIONS = {
     "Defaults": {
         "JobScheduling": {"RescheduleDelays": [0], "JobPriorities": ["{MC: 2, Test: 1}", "User"]},
         "Limits": {"RequestsPerSecond": 100000},
+        "Leases": {"Time": 7200},  # longer than a run on a busy machine
     },
     "hasty": {"Leases": {"Time": 3, "StalledTime": 2, "StalledGrace": 1, "RunOnTime": 3}},
 }
@@ -32,7 +33,7 @@ REGISTRY = {
     "Groups": {f"{vo}_{kind}": {"VO": vo} for vo in VOS for kind in ("user", "prod")},
 }
 #: Seconds until a service must have done what it does in the background, on a machine that is busy with else.
-PATIENCE = 120
+PATIENCE = 300
 #: How often a request is sent that changes nothing.
 _TRIES = 5
 #: `POST` that changes nothing.

@@ -124,7 +124,7 @@ class Staying:
     def end(self) -> None:
         """Press Ctrl-C; who does not hear it is killed."""
         self._signal(signal.SIGINT)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while self._is_there and time.monotonic() < deadline:
             time.sleep(0.05)
         self._signal(signal.SIGKILL)

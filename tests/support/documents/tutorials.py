@@ -134,8 +134,20 @@ def steps(block: Block) -> Sequence[Command | File]:
 
 def is_as_shown(shown: str, said: str) -> bool:
     """Whether a command said what the document shows."""
-    pattern = "".join(r"(?:.*\n)*?" if line.strip() == "…" else _line(line) + r"\n" for line in _lines(shown))
-    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _lines(said))) is not None
+    return re.fullmatch(_pattern(shown), _text(said)) is not None
+
+
+def begins_as_shown(shown: str, said: str) -> bool:
+    """Whether a command that runs on said what the document shows, whatever it has said since."""
+    return re.match(_pattern(shown), _text(said)) is not None
+
+
+def _pattern(shown: str) -> str:
+    return "".join(r"(?:.*\n)*?" if line.strip() == "…" else _line(line) + r"\n" for line in _lines(shown))
+
+
+def _text(said: str) -> str:
+    return "".join(f"{line}\n" for line in _lines(said))
 
 
 def _line(shown: str) -> str:
@@ -210,7 +222,7 @@ def _answer(command: Command, shell: Shell) -> Answer:
         return shell.run(command.text)
     shown = command.shown
     return shell.stay(
-        command.text, lambda said: bool(said.strip()) if shown is None else is_as_shown(shown, said)
+        command.text, lambda said: bool(said.strip()) if shown is None else begins_as_shown(shown, said)
     )
 
 
@@ -229,7 +241,8 @@ def _fault(command: Command, answer: Answer) -> str:
         return "did not end in time"
     if answer.status and not command.may_fail:
         return f"ended with status {answer.status}"
-    if command.shown is not None and not is_as_shown(command.shown, answer.output):
+    is_right = begins_as_shown if command.stays else is_as_shown
+    if command.shown is not None and not is_right(command.shown, answer.output):
         return f"should say\n{textwrap.indent(command.shown, '    ')}"
     return ""
 

@@ -31,6 +31,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin yes
 MaxSessions 200
+MaxStartups 1000
 PidFile none
 SetEnv HOME={directory}
 Subsystem sftp internal-sftp
