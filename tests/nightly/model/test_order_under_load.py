@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from examples.servers.postgres import Postgres
+from examples.servers.starting import wait_until
 from tests.nightly.model import harness
 from tests.nightly.model.harness import Requests
 
@@ -92,13 +93,20 @@ def _ask(services: Requests, types: dict[int, str], number: int) -> _Given | Non
     return _Given(job_type, match["lease"], cores, sent, time.monotonic())
 
 
-def _ask_together(services: Requests, types: dict[int, str], number: int) -> list[_Given]:
-    """So many requests, after both services have read all changes."""
+def _ask_together(services: Requests, types: dict[int, str], number: int, *, left: int) -> list[_Given]:
+    """So many requests, after both services have read all changes, by which so many jobs are left."""
     for service in range(2):
-        _call(services, "POST", "/matcher/getMatchingTaskQueues", RESOURCE, service=service)
+        wait_until(lambda at=service: _count_ordered(services, at) == left)  # type: ignore[misc]
     with ThreadPoolExecutor(CLIENTS) as threads:
         answers = threads.map(lambda each: _ask(services, types, each), range(number))
         return [each for each in answers if each is not None]
+
+
+def _count_ordered(services: Requests, service: int) -> int:
+    """Jobs that the resource may have, by one of the services; 0: its configuration is an earlier one."""
+    body = _call(services, "POST", "/matcher/getMatchingTaskQueues", RESOURCE, service=service)
+    queues = body["task_queues"]
+    return sum(each["waiting"] for each in queues) if all(each["tier"] for each in queues) else 0
 
 
 def _of(given: Sequence[_Given], types: Sequence[str]) -> list[_Given]:
@@ -109,7 +117,7 @@ def _of(given: Sequence[_Given], types: Sequence[str]) -> list[_Given]:
 def test_tiers_and_a_limit_on_cores_hold_while_many_ask(two_services: Requests) -> None:
     _configure(two_services)
     types = _submit(two_services)
-    given = _ask_together(two_services, types, 4 * JOBS)
+    given = _ask_together(two_services, types, 4 * JOBS, left=len(types))
     assert sum(each.cores for each in _of(given, ["MC"])) == CORES
     for number, tier in enumerate(ORDER[2:], start=2):
         earlier = _of(given, [name for each in ORDER[1:number] for name in each])
@@ -121,6 +129,7 @@ def test_tiers_and_a_limit_on_cores_hold_while_many_ask(two_services: Requests) 
 
     for each in _of(given, ["MC"]):
         _call(two_services, "POST", f"/leases/{each.lease}/release", {})
-    again = _ask_together(two_services, types, CORES // 4)
+    left = len(types) - len(given) + len(_of(given, ["MC"]))
+    again = _ask_together(two_services, types, CORES // 4, left=left)
     assert {each.job_type for each in again} == {"MC"}, "first again"
     assert sum(each.cores for each in again) <= CORES
