@@ -24,7 +24,7 @@ _STANDS = """SELECT count(*) FROM pg_locks WHERE relation = 'alembic_version'::r
 
 @pytest.fixture
 def cluster(short_directory: Path) -> Iterator[PatroniCluster]:
-    (directory := short_directory / "cluster").mkdir()
+    (directory := short_directory / "upgrade").mkdir()
     directory.chmod(0o755)
     cluster = PatroniCluster(directory, Addresses())
     cluster.start()
