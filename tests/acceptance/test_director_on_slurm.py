@@ -140,9 +140,11 @@ def test_a_controller_that_is_killed_is_named_and_costs_no_work(field: Field, tm
     with field.director() as director:
         wait_until(begun.exists)
         [(number, _, _)] = field.batch_jobs()
-        field.slurm.ask("scontrol", "update", f"JobId={number}", "Comment=running")
-        # What is not in its state, a controller that dies forgets.
-        wait_until(lambda: _is_kept_since(field.slurm, begun))
+        # What is not in its state, a controller that dies forgets; it may write late what it read before.
+        for comment in ("running", "written"):
+            (mark := tmp_path / comment).touch()
+            field.slurm.ask("scontrol", "update", f"JobId={number}", f"Comment={comment}")
+            wait_until(lambda since=mark: _is_kept_since(field.slurm, since))  # type: ignore[misc]
         field.slurm.kill_controller()
         try:
             wait_until(lambda: "farm: squeue: " in director.log.read_text())
