@@ -32,6 +32,15 @@ def collect_seldom() -> None:
         gc.set_threshold(*_FEW)
 
 
+def _count_oldest() -> int:
+    """Number of objects in the oldest generation, counted without a switch to another thread.
+
+    The list refers to tuples that other threads are just filling, which Python fails to complete then: while
+    there is one, no code of Python runs.
+    """
+    return next(map(len, map(gc.get_objects, (2,))))
+
+
 class _FreezeAfterFull:
     """Callback of Python before and after each collection."""
 
@@ -50,7 +59,7 @@ class _FreezeAfterFull:
                 self._is_complete = sys.getallocatedblocks() > _GROWN * self._at_last
             if self._is_complete:
                 gc.unfreeze()
-        elif self._is_complete or (lived := len(gc.get_objects(generation=2))) > _MANY:
+        elif self._is_complete or (lived := _count_oldest()) > _MANY:
             if self._is_complete or self._at_last == math.inf:
                 self._is_complete = False
                 self._at_last = sys.getallocatedblocks()

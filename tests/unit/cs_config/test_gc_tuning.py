@@ -105,3 +105,31 @@ print(gone() is not None)
 
 def test_what_goes_without_a_collection_calls_for_no_complete_one() -> None:
     assert _run(_COMING_AND_GOING) == "True"
+
+
+#: Another thread fills tuples, each of which must have no other reference until it is full.
+_BESIDE_OTHERS = """
+import sys, threading
+gc_tuning.collect_seldom()
+sys.setswitchinterval(1e-6)
+over, errors = threading.Event(), []
+
+def fill():
+    while not over.is_set():
+        try:
+            tuple([number] for number in range(50))
+        except SystemError as error:
+            errors.append(error)
+
+other = threading.Thread(target=fill)
+other.start()
+for _ in range(400):
+    gc.collect()
+over.set()
+other.join()
+print(errors)
+"""
+
+
+def test_a_tuple_that_another_thread_fills_is_completed() -> None:
+    assert _run(_BESIDE_OTHERS) == "[]"
