@@ -1,9 +1,7 @@
 """What tests of pilots and of the matching share."""
 
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from botocore.config import Config
@@ -18,7 +16,8 @@ from optimizers.workers import rq
 from pilotage.service import deadline, job_events
 from pilotage.service.auth.oidc import discovery
 from taskqueue.blob_stores import s3
-from taskqueue.db import database, notify, postgresql
+from taskqueue.db import notify
+from tests.support import databases
 from tests.support.fakes.lease_server import LeaseServer
 from tests.support.service import CONFIG, Service, running
 
@@ -35,24 +34,15 @@ def _the_matcher_has_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _other_servers_have_time() -> Iterator[None]:
     """However slow the machine is: all that is waited for comes in time."""
-    patient = dict.fromkeys(postgresql.LIMITS, "300s")
     times = ((rq, "_TIMEOUT"), (notify, "_TIMEOUT"), (notify, "_GRACE"), (discovery, "TIMEOUT"))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(postgresql, "SET_LIMITS", postgresql._write_settings(patient))
-        patched.setitem(postgresql._CONNECT, "connect_timeout", "300")
+        databases.wait_patiently(patched)
         patched.setattr(s3, "_CONFIG", s3._CONFIG.merge(Config(connect_timeout=300, read_timeout=300)))
-        _set_defaults(patched, database.connect, pool_timeout=300.0, busy_timeout=300.0)
         # Cycles have times of the test's: a lease that lasts longer by that of the host would end later.
-        _set_defaults(patched, leader.lead, renewal=3600.0)
+        databases.set_defaults(patched, leader.lead, renewal=3600.0)
         for module, name in (*times, (deadline, "SECONDS"), (job_events, "_PRESENT")):
             patched.setattr(module, name, 300.0)
         yield
-
-
-def _set_defaults(patched: pytest.MonkeyPatch, function: Callable[..., object], **values: float) -> None:
-    """Let a function have other values where callers state none."""
-    whole: Any = inspect.unwrap(function)
-    patched.setattr(whole, "__kwdefaults__", whole.__kwdefaults__ | values)
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
 """Engines of tests, and marks of tests about the databases that they run on."""
 
+import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
@@ -12,7 +13,7 @@ from sqlalchemy import Engine, Executable, FromClause, event, func, select, text
 from sqlalchemy.util import LRUCache
 
 from examples.servers.postgres import TEMPLATE, Postgres
-from taskqueue.db import database
+from taskqueue.db import database, postgresql
 
 #: For modules of interface and commands whose paths differ by database: claims, pilots' reports, caches.
 BOTH = pytest.mark.parametrize("database_url", ["sqlite", "postgres"], indirect=True)
@@ -45,6 +46,20 @@ class CompiledStatements(LRUCache[Any, Any]):
 
 
 _COMPILED: defaultdict[str, CompiledStatements] = defaultdict(lambda: CompiledStatements(3000))
+
+
+def wait_patiently(patched: pytest.MonkeyPatch) -> None:
+    """Let connections of this process wait for servers and locks, however slow the machine is."""
+    limits = dict.fromkeys(postgresql.LIMITS, "300s")
+    patched.setattr(postgresql, "SET_LIMITS", postgresql._write_settings(limits))
+    patched.setitem(postgresql._CONNECT, "connect_timeout", "300")
+    set_defaults(patched, database.connect, pool_timeout=300.0, busy_timeout=300.0)
+
+
+def set_defaults(patched: pytest.MonkeyPatch, function: Callable[..., object], **values: float) -> None:
+    """Let a function have other values where callers state none."""
+    whole: Any = inspect.unwrap(function)
+    patched.setattr(whole, "__kwdefaults__", whole.__kwdefaults__ | values)
 
 
 def connect(url: str, *, pool_size: int = 10) -> Engine:

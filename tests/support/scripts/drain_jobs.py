@@ -9,14 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from random import Random
 
+import pytest
+
 from matcher.claim.claim_thread import ClaimWorker
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
+from tests.support import databases
 from tests.support.factories import queued_jobs
 
 
 def main(url: str, pilots: int, count: int) -> list[int]:
     """Drain, and tell what was taken."""
+    databases.wait_patiently(pytest.MonkeyPatch())
     engine = database.connect(url)
     config = queued_jobs.grid()
     matcher = Matcher(engine, lambda: config, lambda: datetime(2026, 3, 28, 12, 0, tzinfo=UTC), Random())

@@ -18,7 +18,7 @@ from cs_config.tree.configuration import Configuration
 from matcher.claim.matcher import Matcher
 from matcher.request import match_request
 from matcher.request.match_request import MatchCaller, MatchRequest
-from taskqueue.db import database
+from taskqueue.db import database, postgresql
 from taskqueue.leases import lifecycle
 
 _PLACES = ({"Queue": "long"}, {"Queue": "short"})
@@ -30,7 +30,9 @@ def _return(config: Configuration) -> Configuration:
 
 def main(url: str, trees: str, at: str, seed: str, rounds: str) -> None:
     """Claim and end jobs."""
-    engine, now, draw = database.connect(url), datetime.fromisoformat(at), Random(int(seed))
+    postgresql.SET_LIMITS = "SELECT 1"  # however slow the machine is
+    engine = database.connect(url, pool_timeout=300.0, busy_timeout=300.0)
+    now, draw = datetime.fromisoformat(at), Random(int(seed))
     texts = Path(trees).read_text().split("---\n")
     held: list[str] = []
     for number in range(int(rounds)):

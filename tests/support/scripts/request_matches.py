@@ -8,14 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from cs_config.tree.address import QueueAddress
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
 from taskqueue.db import database
+from tests.support import databases
 from tests.support.factories import queued_jobs
 
 
 def main(url: str, file: str, queue: str, until_gone: str) -> None:
+    databases.wait_patiently(pytest.MonkeyPatch())
     engine = database.connect(url)
     config = queued_jobs.grid(Path(file).read_text())
     matcher = Matcher(engine, lambda: config, lambda: datetime.now(UTC), Random())

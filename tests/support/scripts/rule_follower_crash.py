@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from sqlalchemy import Engine, event
 
 from cs_config.tree.configuration import Configuration
@@ -17,6 +18,7 @@ from matcher.limits import compiled_rules
 from matcher.limits.compiled_rules import RuleFollower
 from taskqueue.db import database
 from taskqueue.sites import rule_counters, scope_rules
+from tests.support import databases
 from tests.support.factories import queued_jobs
 
 #: Two versions take turns, so that each stores a limit and removes one.
@@ -67,6 +69,7 @@ def _run(task: Callable[[], None]) -> int:
 
 def main(url: str) -> None:
     """Kill at every statement, until a process ends by itself."""
+    databases.wait_patiently(pytest.MonkeyPatch())
     statements = 0
     while _run(partial(_follow_and_die, url, statements)):
         assert _run(partial(_go_on, url, statements)) == 0

@@ -5,11 +5,14 @@ import time
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from optimizers.chain import chain
 from optimizers.chain.chain import ChainContext, JobContext, Outcome
 from optimizers.steps.job_scheduling import resolve_requirements
 from optimizers.workers import rq
 from taskqueue.db import notify
+from tests.support import databases
 
 
 def main(database_url: str, redis_url: str, marker: Path) -> None:
@@ -23,6 +26,7 @@ def main(database_url: str, redis_url: str, marker: Path) -> None:
 
     ours = {**chain.installed_steps(), "Requirements": slow}
     chain.installed_steps = lambda: MappingProxyType(ours)  # type: ignore[assignment]
+    databases.wait_patiently(pytest.MonkeyPatch())
     rq._TIMEOUT = notify._TIMEOUT = 300.0  # type: ignore[misc]  # however slow the machine is
     rq.run_worker(database_url, redis_url)
 
