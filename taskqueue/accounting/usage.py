@@ -201,15 +201,15 @@ def count_waits(conn: Connection, span: LogSpan) -> None:
 def _join_histories(
     conn: Connection, ends: Sequence[_End], span: LogSpan
 ) -> Iterator[tuple[_End, Sequence[LogEntry], Sequence[WaitCause]]]:
-    """Each end with the log entries since the previous end, and the causes of its task queue."""
+    """Each end with the log entries since the previous end, and the causes of the job's task queues."""
     if not ends:
         return
     histories = _read_histories(conn, sorted({end.job_id for end in ends}), span)
-    task_queue_ids = {end.task_queue_id for end in ends} - {None}
+    task_queue_ids = {end.job_id: end.task_queue_id for end in ends}
     since = min(history[0].at for history in histories.values())
-    causes = wait_causes.read_causes(conn, task_queue_ids, since=since)
+    causes = wait_causes.read_causes_of_jobs(conn, task_queue_ids, since=since)
     for end in ends:
-        yield end, histories[end.log_id], causes.get(end.task_queue_id, ())
+        yield end, histories[end.log_id], causes[end.job_id]
 
 
 def _read_histories(

@@ -42,7 +42,7 @@ def sum_by_cause(
 ) -> dict[str, float]:
     """Seconds by cause, from all changes of a job's status, in order; running is no waiting.
 
-    `now` ends the wait of a job that is not final; `causes` are the causes stored for its task queue.
+    `now` ends the wait of a job that is not final; `causes` are those stored for its task queues.
     """
     spent: defaultdict[str, float] = defaultdict(float)
     ends = [*(entry.at for entry in log[1:]), now][: len(log)]
@@ -154,13 +154,13 @@ def store_waits(conn: Connection, job_ids: Collection[int]) -> int:
         logs[entry.job_id].append(entry)
     # Since the first of the jobs came.
     since = min((entries[0].at for entries in logs.values()), default=None)
-    task_queue_ids = {row.task_queue_id for row in ended} - {None}
-    seen = {} if since is None else wait_causes.read_causes(conn, task_queue_ids, since=since)
+    task_queue_ids = {row.job_id: row.task_queue_id for row in ended}
+    seen = {} if since is None else wait_causes.read_causes_of_jobs(conn, task_queue_ids, since=since)
     rows = [
         {"job_id": row.job_id, "cause": cause, "seconds": seconds, "ended_at": row.updated_at}
         for row in ended
         for cause, seconds in sum_by_cause(
-            logs[row.job_id], now=row.updated_at, causes=seen.get(row.task_queue_id, ())
+            logs[row.job_id], now=row.updated_at, causes=seen.get(row.job_id, ())
         ).items()
     ]
     if rows:
@@ -182,8 +182,6 @@ def sum_until_now(
     """Wait times of a job until now; without its log, the stored ones."""
     if not entries:
         return read_waits(conn, job.job_id)
-    seen: Sequence[WaitCause] = ()
-    if job.task_queue_id is not None:
-        found = wait_causes.read_causes(conn, [job.task_queue_id], since=entries[0].at)
-        seen = found.get(job.task_queue_id, ())
-    return sum_by_cause(entries, now=now, causes=seen)
+    of_job = {job.job_id: job.task_queue_id}
+    seen = wait_causes.read_causes_of_jobs(conn, of_job, since=entries[0].at)
+    return sum_by_cause(entries, now=now, causes=seen[job.job_id])

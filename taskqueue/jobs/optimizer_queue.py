@@ -19,7 +19,7 @@ from taskqueue.db import sql
 from taskqueue.jobs import descriptions, log
 from taskqueue.schema.tables import blobs, jobs
 from taskqueue.schema.tables import trials as table
-from taskqueue.task_queues import task_queues
+from taskqueue.task_queues import task_queues, wait_causes
 
 #: `Submitting` is not confirmed by its submitter yet.
 _PREPARING = sorted(PREPARING - {JobStatus.SUBMITTING})
@@ -36,7 +36,7 @@ READ = (
     select(
         *_STATE,
         *(jobs.c.vo, jobs.c.owner, jobs.c.owner_group, jobs.c.priority, jobs.c.step, jobs.c.epoch),
-        *(jobs.c.parameters, jobs.c.description_id),
+        *(jobs.c.parameters, jobs.c.description_id, jobs.c.task_queue_id),
     )
     .where(sql.is_listed(jobs.c.job_id), _IS_DUE)
     .order_by(jobs.c.job_id)
@@ -82,6 +82,7 @@ class PreparingJob:
     body: str  #: JSON object, the description with its placeholders
     parameters: str | None  #: JSON object, values of the placeholders
     sandbox_gone: bool  #: its sandbox is not in the VO's blobs
+    task_queue_id: int | None = None  #: that it was in before; None: in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +190,12 @@ def store_updates(conn: Connection, settled: Sequence[SettledJob], *, now: datet
     if waiting:
         columns = _build_columns(waiting, ("minor_status", "submit_pool", "site", "priority", "job_type"))
         columns["task_queue_id"] = [state.task_queue_id for _, state in waiting]
+        left = {
+            job.job_id: job.task_queue_id
+            for job, state in waiting
+            if job.task_queue_id not in (None, state.task_queue_id)
+        }
+        wait_causes.leave_task_queues(conn, left, now=now)
         nothing = {"application_status": "", "step": None, "due_at": None, "ended_at": None}
         SETTLE_WAITING.execute(conn, columns, status=JobStatus.WAITING.value, updated_at=now, **nothing)
         added = zip(columns["job_id"], columns["task_queue_id"], columns["priority"], strict=True)

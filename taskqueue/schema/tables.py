@@ -391,6 +391,26 @@ wait_causes = _table(
     Index("ix_wait_causes_until", "until"),
 )
 
+#: Task queues that jobs were in before: an edit, or other defaults of their VO, moved them to another one.
+#: What kept such a job from pilots until then are the causes of its former task queue.
+former_task_queues = _table(
+    "former_task_queues",
+    Column("job_id", BigId, ForeignKey("jobs.job_id", ondelete="CASCADE"), nullable=False),
+    Column("task_queue_id", BigId, nullable=False),  # no foreign key: it may have been removed
+    Column("until", UtcTime, nullable=False),
+    PrimaryKeyConstraint("job_id", "until"),
+)
+
+#: Times in which an agent looked at all task queues of a VO, again and again, whether a queue that fits is
+#: open. In other times nobody knows whether jobs could be matched: they do not count as waiting for a match.
+watched_times = _table(
+    "watched_times",
+    Column("vo", Text, nullable=False),
+    Column("since", UtcTime, nullable=False),
+    Column("until", UtcTime, nullable=False),  # extended with each pass through the task queues
+    PrimaryKeyConstraint("vo", "since"),
+)
+
 #: Jobs that a pilot may take, one narrow row each. Deleting the row is the claim.
 waiting_jobs = _table(
     "waiting_jobs",

@@ -31,7 +31,7 @@ from requirements.requirement_class import RequirementClass
 from requirements.states import JobStatus
 from taskqueue.db import sql
 from taskqueue.schema.tables import descriptions, jobs, requirement_classes, task_queues, waiting_jobs
-from taskqueue.task_queues import change_feed
+from taskqueue.task_queues import change_feed, wait_causes
 from taskqueue.task_queues.class_derivation import PRIORITY, derive_class_again
 from taskqueue.task_queues.task_queues import ensure_classes
 
@@ -275,6 +275,7 @@ def _move_class(
 
 def _merge(conn: Connection, task_queue_id: int, other: int, *, now: datetime, most: int) -> int:
     found = conn.execute(ALL_WAITING, {"the_task_queue": task_queue_id, "most": most}).scalars().all()
+    wait_causes.leave_task_queues(conn, dict.fromkeys(found, task_queue_id), now=now)
     for ids in sql.split_batches(found):
         conn.execute(PUT_IN, {"ids": ids, "other": other})
         conn.execute(SET_TASK_QUEUE, {"ids": ids, "other": other})

@@ -1,14 +1,18 @@
-"""Wait causes: intervals in which a cause kept the jobs of a task queue from pilots."""
+"""Wait causes: intervals in which a cause kept the jobs of a task queue from pilots.
+
+A job that is moved to another task queue keeps the causes of its former one until that time.
+"""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, bindparam, func, select
 
 from taskqueue.db import sql
+from taskqueue.schema.tables import former_task_queues
 from taskqueue.schema.tables import wait_causes as table
 
 #: A pilot that could run the job got other jobs first.
@@ -26,6 +30,17 @@ PILOT_CAUSE: Final = "a pilot"
 CAUSES_SINCE = select(table).where(
     sql.is_listed(table.c.task_queue_id), table.c.until >= bindparam("the_time", type_=table.c.until.type)
 )
+
+
+#: Two moves in one moment: the job was in no task queue between them.
+LEAVE = sql.insert_or_skip(former_task_queues)
+LEFT = (
+    select(former_task_queues)
+    .where(sql.is_listed(former_task_queues.c.job_id))
+    .order_by(former_task_queues.c.job_id, former_task_queues.c.until)
+)
+_FIRST: Final = datetime.min.replace(tzinfo=UTC)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def _join_stored(given: sql.GivenRow) -> Select[Any]:
@@ -78,6 +93,45 @@ def record_causes(conn: Connection, seen: Collection[WaitCause]) -> None:
     """
     columns = {name: [getattr(each, name) for each in seen] for name in table.c.keys()}  # noqa: SIM118  (no dict)
     RECORD_CAUSES.execute(conn, columns)
+
+
+def leave_task_queues(conn: Connection, left: Mapping[int, int], *, now: datetime) -> None:
+    """Store the task queues that jobs, by id, were in until now, in the transaction that moves them."""
+    rows = [{"job_id": job_id, "task_queue_id": each, "until": now} for job_id, each in sorted(left.items())]
+    if rows:
+        conn.execute(LEAVE, rows)
+
+
+def read_causes_of_jobs(
+    conn: Connection, task_queue_ids: Mapping[int, int | None], *, since: datetime
+) -> Mapping[int, Sequence[WaitCause]]:
+    """What kept each of some jobs from pilots at that time or later, unordered.
+
+    `task_queue_ids` has the task queue of each job now, or the last one; None: it was in none.
+    """
+    stays: defaultdict[int, list[tuple[int, datetime]]] = defaultdict(list)
+    for row in sql.read_batches(conn, LEFT, task_queue_ids):
+        stays[row.job_id].append((row.task_queue_id, row.until))
+    for job_id, task_queue_id in task_queue_ids.items():
+        if task_queue_id is not None:
+            stays[job_id].append((task_queue_id, _LAST))
+    causes = read_causes(conn, {each for stay in stays.values() for each, _ in stay}, since=since)
+    return {job_id: _join_stays(stays.get(job_id, ()), causes) for job_id in task_queue_ids}
+
+
+def _join_stays(
+    stays: Sequence[tuple[int, datetime]], causes: Mapping[int, Sequence[WaitCause]]
+) -> Sequence[WaitCause]:
+    """The causes of task queues, of each in the time in which a job was in it, until the time given."""
+    if len(stays) == 1:
+        return causes.get(stays[0][0], ())
+    begins = [_FIRST, *(until for _, until in stays)]
+    return [
+        replace(each, since=max(each.since, begin), until=min(each.until, end))
+        for (task_queue_id, end), begin in zip(stays, begins, strict=False)
+        for each in causes.get(task_queue_id, ())
+        if each.since < end and each.until > begin
+    ]
 
 
 def read_causes(
