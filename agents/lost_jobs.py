@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import leader, retries
 from agents.leader import Leadership
-from agents.waiting import relaxing, waiting_ttl
+from agents.waiting import held_time, relaxing, waiting_ttl
 from agents.waiting.held_time import HeldTime
 from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
@@ -143,10 +143,13 @@ def cycle(
         changed["pilots"] += leadership.repeat(
             partial(_abort_lost_pilots, up=up, now=now), most=_MOST, rounds=_ROUNDS
         )
-        with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
-            changed["unmatched"] += waiting_ttl.fail_unmatched(
-                leadership, config, vos, up, state.waiting, state.held
+        with leadership.isolating("what holds waiting jobs is looked at in the next cycle"):
+            watched = {*waiting_ttl.list_ttls(config, vos), *relaxing.list_ruled(engine, config, vos)}
+            leadership.serve_each(
+                sorted(watched), partial(held_time.watch_vo, leadership, config, state.held)
             )
+        with leadership.isolating("jobs that nothing matches are looked at in the next cycle"):
+            changed["unmatched"] += waiting_ttl.fail_unmatched(leadership, config, vos, up, state.waiting)
         with leadership.isolating("jobs that wait long are looked at in the next cycle"):
             changed["relaxed"] += relaxing.relax_waiting(leadership, config, vos, up, state.relaxing)
         return LostResult(**changed, broken=tuple(sorted(leadership.broken)))

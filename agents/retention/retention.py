@@ -30,7 +30,7 @@ from taskqueue.leases import uptime
 from taskqueue.pilots import hardware, pilots
 from taskqueue.retention import Archive, UnusedSearch
 from taskqueue.sites import processes
-from taskqueue.task_queues import change_feed, task_queues
+from taskqueue.task_queues import change_feed, task_queues, watched_times
 
 NAME: Final = "retention"
 
@@ -54,8 +54,10 @@ _TASK_QUEUES: Final = timedelta(days=1)
 #: Jobs that one statement of the search for unused ones reads, and such statements in one cycle.
 _PAGE: Final = 50_000
 _PAGES: Final = 200
-#: Minimum retention of the service's uptime records.
+#: Minimum retention of the service's uptime records, and of the watched times, which go further back: a job
+#: waits longer by what does not count.
 _UPTIME: Final = timedelta(days=1)
+_WATCHED: Final = timedelta(days=30)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
@@ -258,13 +260,14 @@ def _remove_config_texts(leadership: Leadership, config: Configuration) -> int:
 
 
 def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
-    """Delete uptime records that are older than any silence or wait still to be measured."""
+    """Delete records of uptime and watched times that are older than any silence or wait to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
     longest = [max(each.time, each.stalled_time, each.stalled_grace) for each in leases]
     longest += [options_for(config, vo).job_scheduling.waiting_ttl for vo in vos]
     silence = max([pilots.LOST_AFTER.total_seconds(), *longest])
     with leadership.writing() as conn:
         before = min(uptime.read(conn).go_back(leadership.now, seconds=silence), leadership.now - _UPTIME)
+        watched_times.remove(conn, before=min(before, leadership.now - _WATCHED))
         return uptime.remove(conn, before=before)
 
 

@@ -11,7 +11,6 @@ from typing import Final
 from sqlalchemy import Connection
 
 from agents.leader import Leadership
-from agents.waiting.held_time import HeldTime
 from agents.waiting.waiting_pass import WaitingPass
 from cs_config.options.operations import options_for
 from cs_config.tree.configuration import Configuration
@@ -20,7 +19,6 @@ from taskqueue.db import database
 from taskqueue.jobs import waiting_ttl
 from taskqueue.jobs.waiting_ttl import MatchableTime, WaitingJob, WaitingReason
 from taskqueue.leases.uptime import Uptime
-from taskqueue.task_queues import wait_causes
 
 #: Waiting jobs in one page, and pages in a cycle.
 _PAGE: Final = 1000
@@ -39,7 +37,6 @@ def fail_unmatched(
     vos: Collection[str],
     up: Uptime,
     memory: WaitingPass,
-    held: HeldTime,
 ) -> int:
     """Look at the next waiting jobs, and fail those whose time is over; how many."""
     now = leadership.now
@@ -50,18 +47,12 @@ def fail_unmatched(
     for _ in range(_PAGES):
         with database.reading(leadership.engine) as conn:
             page = waiting_ttl.read_page(conn, ttls, after=memory.after, most=_PAGE, now=now)
-            causes = list(held.list_causes(conn, config, page.first, up, now))
-        if causes:
-            with leadership.writing() as conn:
-                wait_causes.record_causes(conn, causes)
-        with database.reading(leadership.engine) as conn:
             expired, reasons = _judge(conn, config, page.jobs, up, now)
         if expired:
             with leadership.writing() as conn:
                 failed += len(waiting_ttl.fail_unmatched(conn, expired, reasons, up, now=now))
         memory.after = page.last or 0
         if page.last is None:
-            held.end_pass()
             break
     return failed
 

@@ -491,7 +491,8 @@ class JobSchedulingOptions(Options):
     """Seconds before the n-th try; the last holds for all further ones."""
     waiting_ttl: Annotated[Seconds, Field(alias="WaitingTTL")] = 0
     """Seconds that a job may wait for a match before it fails, `no_match_within_ttl`; 0: without an end.
-    Time counts while the service was up and the job could be matched; a job may state less (`WaitingTTL`)."""
+    Time counts while the service and the agents were up and the job could be matched; a job may state less
+    (`WaitingTTL`)."""
     unseen_hardware_days: Annotated[Days, Field(le=90)] = 0
     """Warn at submission of hardware that no pilot of an eligible site had in so many days; 0: never."""
     hold_time: SomeSeconds = 300

@@ -1,8 +1,9 @@
 """Jobs that wait longer for a match than they may: they fail, with the reason that kept them most.
 
-Its log, the causes of its task queue and the service's uptime tell how long it could be matched. Time counts
-while it is Waiting, at least one process of the service was up, and not all queues that fit were closed or
-switched off; it begins again with each match and with each rescheduling.
+Its log, the causes of its task queues, the service's uptime and the watched times of its VO tell how long it
+could be matched. Time counts while it is Waiting, at least one process of the service was up, an agent looked
+whether a queue that fits is open, and not all of these were closed or switched off; it begins again with each
+match and with each rescheduling.
 """
 
 from collections import Counter, defaultdict
@@ -21,7 +22,7 @@ from taskqueue.jobs.unmatchable import NO_ELIGIBLE_QUEUE
 from taskqueue.leases.uptime import Uptime
 from taskqueue.schema.tables import descriptions, jobs, task_queues, unmatched_jobs, waiting_jobs
 from taskqueue.task_queues import task_queues as queued
-from taskqueue.task_queues import wait_causes
+from taskqueue.task_queues import wait_causes, watched_times
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, PILOT_CAUSE, WaitCause
 
 #: Minor status of the jobs that failed.
@@ -87,7 +88,6 @@ class WaitingPage:
     """Waiting jobs that are to be looked at, and how far this page goes."""
 
     jobs: Sequence[WaitingJob]
-    first: Mapping[int, int]  #: one waiting job of each task queue of these VOs
     last: int | None  #: id of the last job of the page; None: no further ones
 
 
@@ -123,8 +123,7 @@ def read_page(
         if row.submitted_at is not None
         and row.submitted_at + timedelta(seconds=(ttl := limit_ttl(ttls[row.vo], row.waiting_ttl))) <= now
     ]
-    first = {row.task_queue_id: row.job_id for row in rows if row.submitted_at is not None}
-    return WaitingPage(jobs=found, first=first, last=rows[-1].job_id if len(rows) == most else None)
+    return WaitingPage(jobs=found, last=rows[-1].job_id if len(rows) == most else None)
 
 
 def read_ttl(conn: Connection, job_id: int, of_vo: float) -> float:
@@ -141,29 +140,34 @@ def measure(
         for entry in log.read_logs(conn, ids):
             logs[entry.job_id].append(entry)
     since = min((entries[0].at for entries in logs.values()), default=now)
-    causes = wait_causes.read_causes(conn, set(waiting.values()), since=since)
+    causes = wait_causes.read_causes_of_jobs(conn, waiting, since=since)
+    watched = watched_times.read_watched(conn, set(waiting.values()), up)
     return {
-        job_id: sum_matchable(logs[job_id], causes.get(task_queue_id, ()), up, now=now)
+        job_id: sum_matchable(logs[job_id], causes[job_id], watched[task_queue_id], now=now)
         for job_id, task_queue_id in waiting.items()
     }
 
 
 def sum_matchable(
-    entries: Sequence[LogEntry], causes: Iterable[WaitCause], up: Uptime, *, now: datetime
+    entries: Sequence[LogEntry], causes: Iterable[WaitCause], watched: Uptime, *, now: datetime
 ) -> MatchableTime:
-    """The time in which a job could be matched since its last match, from its log, oldest entry first."""
+    """The time in which a job could be matched since its last match, from its log, oldest entry first.
+
+    `watched`: the uptime in which its VO was watched.
+    """
     found = MatchableTime()
     stored = list(causes)
     for entry, end in zip(entries, [*(each.at for each in entries[1:]), now], strict=True):
         if entry.to_status not in _STILL_WAITS:
             found = MatchableTime()
         elif entry.to_status is JobStatus.WAITING:
-            parts = wait_causes.split_wait(entry.at, end, stored)
-            banned = parts.pop(BAN_CAUSE, 0.0)
-            found.seconds += max(0.0, up.measure(entry.at, end) - banned)
-            if entry.minor_status == NO_ELIGIBLE_QUEUE:
-                parts[QUEUE_CAUSE] = parts.pop(PILOT_CAUSE, 0.0)
-            found.causes.update(parts)
+            for each in watched.clip(entry.at, end):
+                parts = wait_causes.split_wait(each.since, each.until, stored)
+                parts.pop(BAN_CAUSE, None)
+                if entry.minor_status == NO_ELIGIBLE_QUEUE:
+                    parts[QUEUE_CAUSE] = parts.pop(PILOT_CAUSE, 0.0)
+                found.seconds += sum(parts.values())
+                found.causes.update(parts)
     return found
 
 

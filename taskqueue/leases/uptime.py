@@ -5,7 +5,7 @@ stopped, hangs or has no database extends nothing, and begins a new interval whe
 intervals no pilot could report, so that time does not count as silence.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -71,19 +71,17 @@ class Uptime:
                 left -= until - each.since
         return NEVER
 
-    @property
-    def latest(self) -> datetime:
-        """Until when it is known to have been up; `NEVER` if it was not."""
-        return self._intervals[0].until if self._intervals else NEVER
-
-    def measure(self, since: datetime, until: datetime) -> float:
-        """Seconds between two times for which the service was up."""
-        total = timedelta()
+    def clip(self, since: datetime, until: datetime) -> Iterator[Interval]:
+        """Its parts between two times, latest first."""
         for each in self._intervals:
             if each.until <= since:
-                break  # latest first
-            total += max(timedelta(), min(each.until, until) - max(each.since, since))
-        return total.total_seconds()
+                return  # latest first
+            if each.since < until:
+                yield Interval(since=max(each.since, since), until=min(each.until, until))
+
+    def restrict(self, intervals: Iterable[Interval]) -> "Uptime":
+        """The part of it within other intervals."""
+        return Uptime(part for each in _merge(intervals) for part in self.clip(each.since, each.until))
 
 
 def _merge(intervals: Iterable[Interval]) -> Sequence[Interval]:

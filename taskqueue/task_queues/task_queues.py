@@ -168,6 +168,16 @@ _SELECTED = select(
 ).join(requirement_classes, requirement_classes.c.class_id == task_queues.c.class_id)
 AMONG = _SELECTED.where(sql.is_listed(task_queues.c.task_queue_id))
 OCCUPIED = _SELECTED.where(task_queues.c.occupied)
+OCCUPIED_OF_VO = (
+    select(task_queues.c.task_queue_id, task_queues.c.class_id)
+    .where(
+        task_queues.c.occupied,
+        task_queues.c.vo == bindparam("the_vo"),
+        task_queues.c.task_queue_id > bindparam("after"),
+    )
+    .order_by(task_queues.c.task_queue_id)
+    .limit(bindparam("most"))
+)
 OCCUPIED_AMONG = OCCUPIED.where(sql.is_listed(task_queues.c.task_queue_id))
 
 
@@ -244,6 +254,12 @@ def list_occupied(conn: Connection) -> list[TaskQueue]:
 def read_occupied(conn: Connection, task_queue_ids: Collection[int]) -> list[TaskQueue]:
     """The task queues among these that are marked occupied."""
     return from_rows(sql.read_batches(conn, OCCUPIED_AMONG, task_queue_ids))
+
+
+def read_page(conn: Connection, vo: str, *, after: int, most: int) -> Mapping[int, int]:
+    """A page of the task queues of a VO that are marked occupied: the class of each, in the order of ids."""
+    rows = conn.execute(OCCUPIED_OF_VO, {"the_vo": vo, "after": after, "most": most})
+    return {row.task_queue_id: row.class_id for row in rows}
 
 
 def read_task_queues(conn: Connection, task_queue_ids: Collection[int]) -> Mapping[int, TaskQueue]:

@@ -19,7 +19,7 @@ from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.jobs import descriptions, jobs
 from taskqueue.jobs.relaxing import RELAXED, SOURCE
-from tests.integration.agents.test_waiting_ttl import take
+from tests.integration.agents.test_waiting_ttl import PAUSE, hold, take
 from tests.support import concurrency, crashes, databases
 from tests.support.factories import stored_rows
 from tests.support.factories.submitted_jobs import GRID, enqueue, grid, job, log_of, waiting
@@ -59,7 +59,7 @@ def steps(engine: Engine, job_id: int) -> list[str]:
     return [each.application_status for each in log_of(engine, job_id) if each.minor_status == RELAXED]
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_each_step_is_made_at_its_time_and_is_another_class(engine: Engine, now: datetime) -> None:
     [job_id] = enqueue(engine, PLAIN, now, ASKED)
     first = job(engine, job_id)
@@ -80,7 +80,7 @@ def test_each_step_is_made_at_its_time_and_is_another_class(engine: Engine, now:
     assert waiting(engine) == [job_id]
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_jobs_with_more_text_than_one_request_may_read_take_their_steps(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +89,7 @@ def test_jobs_with_more_text_than_one_request_may_read_take_their_steps(
     assert run_agent(engine, now + 2 * HOUR) == 3
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_rules_of_a_vo_hold_for_jobs_that_state_none(engine: Engine, now: datetime) -> None:
     bare, own, refused, small = enqueue(
         engine, OF_VO, now, BARE, ASKED, {**BARE, "Relax": []}, {"Executable": "a.sh"}
@@ -101,7 +101,7 @@ def test_rules_of_a_vo_hold_for_jobs_that_state_none(engine: Engine, now: dateti
     assert steps(engine, own) == ["after 2 h: Memory 8000 → 4000"]
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_without_rules_no_waiting_job_is_read(engine: Engine, now: datetime) -> None:
     enqueue(engine, PLAIN, now, BARE, {**BARE, "Relax": []})
     seen = databases.record_statements(engine)
@@ -112,12 +112,41 @@ def test_without_rules_no_waiting_job_is_read(engine: Engine, now: datetime) -> 
 def test_an_outage_brings_no_step_nearer(engine: Engine, now: datetime) -> None:
     stored_rows.service_up(engine, now, now + HOUR, process="before")
     stored_rows.service_up(engine, now + 5 * DAY, now + 9 * DAY, process="after")
+    stored_rows.watched(engine, now, now + 9 * DAY)
     enqueue(engine, PLAIN, now, ASKED)
     assert run_agent(engine, now + 5 * DAY + 0.9 * HOUR) == 0
     assert run_agent(engine, now + 5 * DAY + HOUR) == 1
 
 
+@pytest.mark.usefixtures("agents_are_up")
+def test_after_a_step_the_time_in_which_its_sites_were_banned_counts_no_more_than_before(
+    engine: Engine, now: datetime
+) -> None:
+    """The step has moved it to another task queue."""
+    [job_id] = enqueue(engine, PLAIN, now, ASKED)
+    hold(engine, job_id, now, now + 3 * HOUR)
+    assert run_agent(engine, now + 5 * HOUR) == 1
+    assert run_agent(engine, now + 6.9 * HOUR) == 0
+    assert run_agent(engine, now + 7 * HOUR) == 1
+
+
 @pytest.mark.usefixtures("service_is_up")
+def test_closed_sites_bring_no_step_nearer_where_the_vo_limits_no_wait(engine: Engine, now: datetime) -> None:
+    memory = LostJobsState()
+    enqueue(engine, PLAIN, now, ASKED)
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 3 * HOUR)
+    relaxed = 0
+    for count in range(30):
+        result = lost_jobs.cycle(engine, PLAIN, now=now + count * PAUSE, holder="me", memory=memory)
+        assert result is not None
+        relaxed += result.relaxed
+    assert relaxed == 0
+    result = lost_jobs.cycle(engine, PLAIN, now=now + 5 * HOUR, holder="me", memory=memory)
+    assert result is not None
+    assert result.relaxed == 1
+
+
+@pytest.mark.usefixtures("agents_are_up")
 def test_time_begins_again_with_a_rescheduling_and_what_was_given_up_stays(
     engine: Engine, now: datetime
 ) -> None:
@@ -130,7 +159,7 @@ def test_time_begins_again_with_a_rescheduling_and_what_was_given_up_stays(
     assert run_agent(engine, now + 7 * HOUR) == 1
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_members_of_a_parametric_job_have_steps_and_values_of_their_own(
     engine: Engine, now: datetime
 ) -> None:
@@ -148,7 +177,7 @@ def test_members_of_a_parametric_job_have_steps_and_values_of_their_own(
     assert [body(engine, each)["MinRAM"] for each in ids] == [2000, 2000, 1000]
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_a_step_that_no_queue_could_run_is_not_made(engine: Engine, now: datetime) -> None:
     [job_id] = enqueue(engine, PLAIN, now, {**BARE, "Relax": ["after 2 h: Memory = 64000"]})
     assert run_agent(engine, now + 3 * HOUR) == 0
@@ -157,7 +186,7 @@ def test_a_step_that_no_queue_could_run_is_not_made(engine: Engine, now: datetim
     assert run_agent(engine, now + 4 * HOUR, config=larger) == 1
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_a_claim_or_an_edit_in_the_same_moment_wins(engine: Engine, now: datetime) -> None:
     """The agent has planned the step, then a claim takes one job and its user edits the other."""
     claimed, edited = enqueue(engine, PLAIN, now, ASKED, {**ASKED, "Priority": 0})
@@ -178,7 +207,7 @@ def test_a_claim_or_an_edit_in_the_same_moment_wins(engine: Engine, now: datetim
     assert body(engine, edited)["Requirements"] == {"Memory": 2000}
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_each_step_of_many_jobs_is_made_once_beside_claims_and_other_agents(
     engine: Engine, now: datetime
 ) -> None:
@@ -204,7 +233,7 @@ def test_each_step_of_many_jobs_is_made_once_beside_claims_and_other_agents(
     assert {body(engine, each)["Requirements"]["Memory"] for each in matched} <= {8000}
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_an_agent_that_is_killed_leaves_no_half_step(engine: Engine, now: datetime) -> None:
     ids = enqueue(engine, PLAIN, now, *([ASKED] * 3))
     later = now + 3 * HOUR
@@ -223,7 +252,7 @@ def test_an_agent_that_is_killed_leaves_no_half_step(engine: Engine, now: dateti
     assert waiting(engine) == ids
 
 
-@pytest.mark.usefixtures("service_is_up")
+@pytest.mark.usefixtures("agents_are_up")
 def test_a_pass_of_relaxation_goes_on_where_it_was(
     engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

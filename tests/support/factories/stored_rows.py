@@ -20,7 +20,7 @@ from taskqueue.schema.tables import attempts, blobs, pilots, service_uptime
 from taskqueue.schema.tables import jobs as jobs_table
 from taskqueue.schema.tables import queue_class_members as members
 from taskqueue.sites import closures
-from taskqueue.task_queues import task_queues
+from taskqueue.task_queues import task_queues, watched_times
 from tests.support.transactions import own_transaction
 
 
@@ -102,6 +102,12 @@ def service_up(engine: Engine, since: datetime, until: datetime, process: str = 
     """A process of the service was up in that time, as it would have recorded it."""
     with database.writing(engine) as conn:
         conn.execute(insert(service_uptime).values(process=process, since=since, until=until))
+
+
+def watched(engine: Engine, since: datetime, until: datetime, vo: str = "lhcb") -> None:
+    """An agent looked at the task queues of a VO in that time, as it would have recorded it."""
+    with database.writing(engine) as conn:
+        watched_times.extend(conn, vo, since=since, until=until)
 
 
 def lose_output(conn: Connection, lease: str) -> None:

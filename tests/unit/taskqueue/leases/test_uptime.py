@@ -46,6 +46,16 @@ def test_where_nothing_was_recorded_nobody_is_silent() -> None:
     assert up((0, 9)).go_back(at(99), seconds=10) == uptime.NEVER
 
 
+def seconds_of(found: Uptime, since: int, until: int) -> set[int]:
+    """Seconds that begin in its parts between two times."""
+    return {
+        second
+        for part in found.clip(at(since), at(until))
+        for second in range(LONG)
+        if part.since <= at(second) < part.until
+    }
+
+
 _SPANS = st.lists(
     st.tuples(st.integers(0, LONG), st.integers(0, LONG)).map(lambda two: (min(two), max(two))), max_size=6
 )
@@ -58,3 +68,16 @@ def test_who_was_heard_of_before_was_silent_for_so_long_and_nobody_else(
     silence = sum(any(since <= each < until for since, until in spans) for each in range(heard, now))
     found = up(*spans).go_back(at(now), seconds=seconds)
     assert (at(heard) <= found) == (silence >= seconds)
+
+
+@given(spans=_SPANS, others=_SPANS, since=st.integers(0, LONG), until=st.integers(0, LONG))
+def test_its_part_within_other_times_has_the_seconds_of_both(
+    spans: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]], since: int, until: int
+) -> None:
+    both = up(*spans).restrict(Interval(since=at(begin), until=at(end)) for begin, end in others)
+    wanted = {
+        second
+        for second in range(since, until)
+        if all(any(begin <= second < end for begin, end in each) for each in (spans, others))
+    }
+    assert seconds_of(both, since, until) == wanted

@@ -102,6 +102,7 @@ def test_what_a_job_that_waited_long_gave_up_stands_on_the_page(
         submitted_at = jobs.get_job(conn, job_id).submitted_at
     later = submitted_at + timedelta(hours=2.5)
     stored_rows.service_up(service.engine, submitted_at, later, process="another")
+    stored_rows.watched(service.engine, submitted_at, later, vo="cms")
     result = lost_jobs.cycle(service.engine, config, now=later, holder="test")
     assert result is not None
     assert result.relaxed == 1

@@ -27,6 +27,7 @@ def _relax(service: Service, job_id: int, *, hours: float) -> int:
         submitted_at = jobs.get_job(conn, job_id).submitted_at
     later = submitted_at + timedelta(hours=hours)
     stored_rows.service_up(service.engine, submitted_at, later, process=f"up for {hours} h")
+    stored_rows.watched(service.engine, submitted_at, later, vo="cms")
     result = lost_jobs.cycle(service.engine, config, now=later, holder="test")
     assert result is not None
     return result.relaxed
@@ -64,6 +65,7 @@ def test_an_explanation_names_a_step_that_no_queue_could_run(service: Service):
         before = submitted_at - timedelta(hours=1)
         conn.execute(update(job_log).where(job_log.c.job_id == job_id).values(at=before))
     stored_rows.service_up(service.engine, before, submitted_at, process="another")
+    stored_rows.watched(service.engine, before, submitted_at, vo="cms")
     told = _read(service, f"{job_id}/explain")["now"]
     assert "asks for less at once, if a queue could run it then: Memory = 64000 (Relax)" in told
 
