@@ -78,10 +78,10 @@ def test_it_runs_jobs_alone_in_an_empty_environment(
 
 
 def test_its_payload_does_not_outlive_it(zipapp: Path, server: LeaseServer, tmp_path: Path) -> None:
-    script = "while :; do sleep 0.1; done # payload of a zipapp"
-    server.add({"Executable": "/bin/sh", "Arguments": ["-c", script]})
+    marker = f"# payload of a zipapp at {tmp_path}"
+    server.add({"Executable": "/bin/sh", "Arguments": ["-c", f"while :; do sleep 0.1; done {marker}"]})
     with PilotProcess(server.url, tmp_path, command=("/usr/bin/env", "python3", str(zipapp))) as pilot:
-        wait_until_there("# payload of a zipapp")
+        wait_until_there(marker)
         pilot.process.kill()
 
-        wait_until_gone("# payload of a zipapp")
+        wait_until_gone(marker)

@@ -1,5 +1,6 @@
 """Memory limits that a real kernel enforces, if this host lets us make cgroups with its controller."""
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -27,7 +28,7 @@ def _make_group() -> Path | None:
     for above in (own, *own.parents):
         if not above.is_relative_to(BASE):
             break
-        made = above / "pilotage-slot-of-tests"
+        made = above / f"pilotage-slot-{os.getpid()}"
         with suppress(OSError):
             made.mkdir()
             controllers = (made / "cgroup.controllers").read_text().split()

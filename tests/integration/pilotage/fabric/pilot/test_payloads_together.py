@@ -130,7 +130,7 @@ def test_one_that_crashes_is_killed_or_takes_too_much_leaves_the_others_alone(
         server.wait_for(lambda: killed.attempts and killed.attempt.heartbeats)
         server.kill(killed)
         server.wait_for(lambda: killed.attempt.report is not None)
-        assert modest.status == "Running"
+        server.wait_for(lambda: modest.status == "Running")
         (tmp_path / "go").touch()
         pilot.end()
 

@@ -110,14 +110,15 @@ def test_a_result_waits_for_a_host_that_has_not_got_the_key_of_its_token_yet(
 def test_a_pilot_whose_token_is_revoked_ends_its_payload(
     service: Service, user: httpx.Client, tmp_path: Path
 ) -> None:
-    submit(user, Executable="/bin/sh", Arguments=["-c", "while :; do sleep 0.1; done # of a revoked one"])
+    marker = f"of a revoked one at {tmp_path}"
+    submit(user, Executable="/bin/sh", Arguments=["-c", f"while :; do sleep 0.1; done # {marker}"])
     token = service.token("pilot", vo="cms")
     with PilotProcess(service.url, tmp_path / "work", "--processors", "1", token=token) as pilot:
-        wait_until_there("of a revoked one")
+        wait_until_there(marker)
         assert service.operator().post("/api/v1/tokens/revoke", json={"token": token}).is_success
         ended = pilot.end()
 
-    wait_until_gone("of a revoked one")
+    wait_until_gone(marker)
     assert [each["ended"] for each in ended["jobs"]] == ["Lost"]
     assert (ended["returncode"], "(401 revoked)" in ended["reason"]) == (1, True)
 
