@@ -103,6 +103,7 @@ class Ground:
     @contextlib.contextmanager
     def gateway(self, **more: Any) -> Iterator[Gateway]:
         with processes_gateway.open_gateway(self.told(**more), Path("g.yaml")) as gateway:
+            gateway.manager._clock = lambda: 0.0  # however slow the machine is, a round has time for all
             yield gateway
 
     def submit(self, number: int = 1, **more: object) -> list[int]:

@@ -151,7 +151,7 @@ class Ground:
             queues=targets,
             brokers=brokers,
             systems={"host": system},
-            options=DirectorOptions(**{"name": "north", **options}),
+            options=DirectorOptions(**{"name": "north", "system_timeout": 3600, **options}),
             script=self._script,
         )
         return Director(
