@@ -1,12 +1,16 @@
 """The check of batch systems: each problem is told with its queue, and one system holds up no other."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from examples.servers.starting import wait_until
 from pilotage.fabric.batch.batch_system import (
     BatchJob,
     BatchSystemAway,
@@ -16,6 +20,7 @@ from pilotage.fabric.batch.batch_system import (
     SubmissionRefused,
     Survey,
 )
+from pilotage.fabric.director import system_check
 from pilotage.fabric.director.system_check import check_systems
 from pilotage.fabric.director.targets import QueueTarget
 
@@ -81,8 +86,15 @@ def test_each_problem_is_told(batch_queue: str, system: dict[str, Any], problem:
     assert bool(found) is bool(problem)
 
 
-def test_storage_that_hangs_holds_up_no_other_system() -> None:
+def test_storage_that_hangs_holds_up_no_other_system(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = threading.Event()
+
+    def wait_for_others(tasks: Collection[Future[list[str]]], timeout: float) -> object:
+        """However late their threads are."""
+        wait_until(lambda: sum(not each.done() for each in tasks) == 1)
+        return futures.wait(tasks, timeout=timeout)
+
+    monkeypatch.setattr(system_check, "futures", SimpleNamespace(wait=wait_for_others))
     found = check("long", writing=frozen.wait, seconds=0.05)
     frozen.set()
     assert found["farm"] == "farm: a command or its file system hangs for 0 s"
