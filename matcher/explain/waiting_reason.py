@@ -1,10 +1,12 @@
 """What kept the jobs of a task queue from pilots until their time to wait was over."""
 
+from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from cs_config.options.keywords import BY_ATTRIBUTE
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set
 from matcher.explain.explanation import explain
@@ -88,13 +90,26 @@ def find_fault(conn: Connection, survey: QueueSet, demand: JobDemand, now: datet
         fits = survey.admitted
         for failure in survey.failures(demand):
             fits &= ~failure.queues
-        return "queues that fit are switched off, or their parameters contradict each other" if fits else None
+        if fits:
+            return "queues that fit are switched off, or their parameters contradict each other"
+        return _find_excluding_default(survey, demand)
     if any(map(closures.is_test, demand.asked.job_types)):
         return None
     sites = [site for site, queues in survey.sites.items() if queues & eligible]
     for closure in closures.read_closures(conn, sites, now=now):
         eligible &= ~survey.within(closure.place)
     return None if eligible else "all queues that fit are closed by bans or downtimes"
+
+
+def _find_excluding_default(survey: QueueSet, demand: JobDemand) -> str | None:
+    """Which default of its VO excludes all sites where jobs could run; None: no queue would be eligible."""
+    defaults = [each for each in ("sites", "banned_sites") if not demand.asked.states(each)]
+    without: dict[str, Any] = {each: frozenset[str]() for each in defaults}
+    anywhere = replace(demand.asked, **without)
+    if not survey.eligible(replace(demand, asked=anywhere)):
+        return None
+    names = " and ".join(BY_ATTRIBUTE[each].name for each in defaults if getattr(demand.asked, each))
+    return f"the default of {names} (Operations/JobDescription) leaves no queue that fits"
 
 
 def _describe_queues(survey: QueueSet, demand: JobDemand) -> WaitingReason:

@@ -13,7 +13,7 @@ from agents import lost_jobs, pools
 from agents.lost_jobs import LostJobsState
 from agents.waiting import held_time, waiting_ttl
 from cs_config.tree.configuration import Configuration
-from matcher.explain import waiting_reason
+from matcher.explain import queue_set, waiting_reason
 from matcher.explain.waiting_reason import WORDS
 from optimizers.chain import batch
 from optimizers.submit import editing
@@ -168,6 +168,26 @@ def test_what_the_configuration_keeps_does_not_fail(engine: Engine, now: datetim
     assert run_agent(engine, now + DAY, config=grid(f"{text}\n{TTL}")) == 0
     assert job(engine, job_id).status is JobStatus.WAITING
     assert run_agent(engine, now + DAY, config=SET) == 1
+
+
+@pytest.mark.usefixtures("agents_are_up")
+@pytest.mark.parametrize("named", ["BannedSites: {default: [A.B.ch, C.D.ch]}", "Site: {default: [E.F.ch]}"])
+def test_a_job_that_only_a_default_of_its_vo_keeps_from_all_sites_waits(
+    engine: Engine, now: datetime, named: str
+) -> None:
+    default = grid(f"{GRID}\n{TTL}".replace("lhcb: {", f"lhcb: {{JobDescription: {{{named}}}, "))
+    kept, other = enqueue(engine, default, now, JOB, NOWHERE)
+    assert run_agent(engine, now + DAY, config=default) == 1
+    assert (waiting(engine), job(engine, other).minor_status) == ([kept], ttls.NO_MATCH)
+    with database.reading(engine) as conn:
+        survey = queue_set.all_queues(default, "lhcb")
+        task_queue_id = job(engine, kept).task_queue_id
+        assert task_queue_id is not None
+        demand = waiting_reason.read_demand(conn, default, kept, task_queue_id)
+        assert demand is not None
+        fault = waiting_reason.find_fault(conn, survey, demand, now)
+    keyword = named.split(":")[0]
+    assert fault == f"the default of {keyword} (Operations/JobDescription) leaves no queue that fits"
 
 
 @pytest.mark.usefixtures("agents_are_up")
