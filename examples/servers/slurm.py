@@ -132,8 +132,10 @@ class Slurm:
         """
 
         def are_over() -> bool:
-            self.ask("scancel", "--me")
-            return not self.ask("squeue", "--noheader")
+            with suppress(RuntimeError):  # a busy controller does not answer in time
+                self.ask("scancel", "--me")
+                return not self.ask("squeue", "--noheader")
+            return False
 
         wait_until(are_over, 700)
 

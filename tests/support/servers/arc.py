@@ -236,5 +236,12 @@ class ArcCe:
         for each in found:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
-        psutil.wait_procs(found, timeout=10)
+        wait_until(lambda: all(map(_has_ended, found)))
         file.unlink(missing_ok=True)
+
+
+def _has_ended(process: psutil.Process) -> bool:
+    """Whether only its remains are there, if anything: it is nobody's child."""
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    return True

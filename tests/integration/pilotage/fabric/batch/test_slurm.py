@@ -4,7 +4,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,10 +49,12 @@ def job(script: str = "sleep 600", **asked: object) -> BatchJob:
 
 
 def until(look: Callable[[], JobReport], state: State) -> JobReport:
-    deadline = time.monotonic() + 300
-    while (report := look()).state is not state:
+    deadline, report = time.monotonic() + 300, None
+    while report is None or report.state is not state:
         assert time.monotonic() < deadline, report
         time.sleep(0.1)
+        with suppress(BatchSystemAway):  # a busy controller does not answer in time
+            report = look()
     return report
 
 
