@@ -3,7 +3,8 @@
 import itertools
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from taskqueue.pools import listing, mapping, pools, queue_class_store
 from taskqueue.pools.pools import NewPool
 from taskqueue.pools.queue_class_store import RefreshState
 from taskqueue.schema.tables import changes, pool_mappings, queue_class_versions, submit_pools
+from taskqueue.sites import scopes
 from tests.support import concurrency
 from tests.support.factories import stored_rows
 
@@ -396,6 +398,58 @@ def test_a_job_that_arrives_before_the_deletion_keeps_its_pool(engine: Engine, n
     assert concurrency.meanwhile(engine, arrive, delete, waits=engine.dialect.name == "sqlite") == []
     with database.reading(engine) as conn:
         assert pools.get_pool(conn, "p").last_used_at == late
+
+
+@contextmanager
+def _two_transactions(engine: Engine) -> Iterator[tuple[Connection, Connection]]:
+    """Two open transactions, of which the second one fails if it waits for the first."""
+    with database.writing(engine) as first, database.writing(engine) as second:
+        scopes.limit_wait(second, milliseconds=30_000)
+        yield first, second
+
+
+def _put_resolved(engine: Engine, now: datetime, *pool_ids: str) -> None:
+    with database.writing(engine) as conn:
+        _sync(conn, 1, now, {"x": [A]})
+        for pool_id in pool_ids:
+            _touch(conn, pool_id, now)
+            _resolve(conn, pool_id, 1, "x", now)
+
+
+def test_the_removal_of_pools_passes_over_one_that_is_in_use(postgresql: Engine, now: datetime) -> None:
+    _put_resolved(postgresql, now, "p", "q")
+    with _two_transactions(postgresql) as (user, remover):
+        _touch(user, "p", now)
+        late = now + 2 * HOUR
+        assert pools.delete_unused(remover, vo="lhcb", before=now + HOUR, now=late) == ["q"]
+
+
+def test_a_submission_passes_over_a_pool_that_is_being_removed(postgresql: Engine, now: datetime) -> None:
+    _put_resolved(postgresql, now, "p", "q")
+    with _two_transactions(postgresql) as (remover, user):
+        remover.execute(pools.LOCK_POOLS, {"ids": ["p"], "the_vo": "lhcb"})
+        assert pools.lock_resolved(user, ["p", "q"], now=now) == {"q"}
+
+
+def test_of_two_submissions_at_once_one_records_the_use_of_a_pool(postgresql: Engine, now: datetime) -> None:
+    _put_resolved(postgresql, now, "p", "q")
+    with _two_transactions(postgresql) as (first, second):
+        assert pools.lock_resolved(first, ["p"], now=now + HOUR) == {"p"}
+        assert pools.lock_resolved(second, ["p", "q"], now=now + 2 * HOUR) == {"p", "q"}
+    with database.reading(postgresql) as conn:
+        used = [pools.get_pool(conn, each).last_used_at for each in ("p", "q")]
+    assert used == [now + HOUR, now + 2 * HOUR]
+
+
+def test_who_does_not_wait_for_queue_classes_sees_none_while_they_are_replaced(
+    postgresql: Engine, now: datetime
+) -> None:
+    _put_resolved(postgresql, now)
+    with _two_transactions(postgresql) as (replacing, reader):
+        _sync(replacing, 2, now, {"x": [A], "y": [B]})
+        assert queue_class_store.lock_version(reader, "lhcb", wait=False) is None
+    with database.writing(postgresql) as conn:
+        assert queue_class_store.lock_version(conn, "lhcb", wait=False) == (2, 0)
 
 
 def test_a_job_that_arrives_after_the_deletion_gets_its_pool_anew(engine: Engine, now: datetime) -> None:
