@@ -19,7 +19,7 @@ import uvloop
 from fastapi import FastAPI, Request
 
 from examples.servers.certificates import Authority
-from pilotage.cli.processes import serve
+from pilotage.cli.processes import client_connections, serve
 from pilotage.cli.processes.client_connections import ClientConnections, Handshake
 from pilotage.cli.processes.tls import AlertingConnection, Certificate
 from pilotage.cli.settings import InvalidSettings
@@ -182,8 +182,12 @@ def test_a_refused_certificate_gets_an_alert_and_a_line_in_the_log_and_many_have
 
 @pytest.mark.parametrize("make_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
-    authority: Authority, files: tuple[Path, Path], make_loop: Callable[[], asyncio.AbstractEventLoop]
+    authority: Authority,
+    files: tuple[Path, Path],
+    make_loop: Callable[[], asyncio.AbstractEventLoop],
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(client_connections, "_HEAD", 600.0)  # however slow the machine is
     app = FastAPI()
 
     @app.get("/")
@@ -191,6 +195,7 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
         return [request.client.host if request.client else "", request.url.scheme]
 
     config = serve.configuration(app, log_level="error", files=160)  # ten from one address
+    config.timeout_keep_alive = 300
     bound = serve.bind_socket("127.0.0.1", 0)
     server = serve._Server(config, tls=Certificate(*files).context)
     pending = server.connections
@@ -216,11 +221,15 @@ def test_handshakes_without_an_end_are_bounded_and_keep_nobody_out(
         until(lambda: len(pending._all) == 10)
         with httpx.Client(verify=trusting, trust_env=False, timeout=300) as client:
             assert [client.get(url).json() for _ in range(3)] == [["127.0.0.1", "https"]] * 3
-        silent[-1].sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
-        silent[-1].settimeout(300)
-        with contextlib.suppress(ConnectionResetError):
-            while silent[-1].recv(100):
+        monkeypatch.setattr(client_connections, "_HEAD", 1.0)
+        with (
+            socket.create_connection(bound.getsockname(), timeout=300) as plain,
+            contextlib.suppress(ConnectionError),
+        ):
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
+            while plain.recv(100):
                 pass
+        monkeypatch.setattr(client_connections, "_HEAD", 600.0)
         with trusting.wrap_socket(
             socket.create_connection(bound.getsockname()), server_hostname="localhost"
         ) as early:
