@@ -54,10 +54,12 @@ _TASK_QUEUES: Final = timedelta(days=1)
 #: Jobs that one statement of the search for unused ones reads, and such statements in one cycle.
 _PAGE: Final = 50_000
 _PAGES: Final = 200
-#: Minimum retention of the service's uptime records, and of the watched times, which go further back: a job
-#: waits longer by what does not count.
-_UPTIME: Final = timedelta(days=1)
-_WATCHED: Final = timedelta(days=30)
+#: Minimum retention of the service's uptime records, watched times and wait causes: longer than nearly all
+#: jobs wait, by what does not count as well.
+_WAITS: Final = timedelta(days=30)
+#: Further retention of wait causes. Without them watched time counts as waiting for a pilot: they outlast all
+#: watched times that are kept, which are a day long.
+_CAUSES: Final = timedelta(days=2)
 #: Age at which a stored file without a row is deleted.
 _STRAY: Final = timedelta(days=1)
 
@@ -66,8 +68,6 @@ _REMOVALS: Final[Sequence[tuple[str, str, timedelta]]] = (
     # Stored answers to match requests are needed for the length of a lease.
     ("match requests", "match_requests", timedelta(days=1)),
     ("idempotency keys", "idempotency_keys", timedelta(days=7)),
-    # Longer than nearly all jobs wait; the wait times of ended jobs are stored by then.
-    ("wait causes", "wait_causes", timedelta(days=30)),
     ("seen hardware", "seen_hardware", hardware.KEPT),
     ("downtimes", "downtimes", timedelta(days=90)),
     ("revoked tokens", "revoked_tokens", timedelta()),
@@ -189,7 +189,7 @@ def cycle(
         )
         removed["homes"] += _repeat_step(leadership, partial(history.remove, before=now - history.KEPT))
         removed["configuration texts"] += _remove_config_texts(leadership, config)
-        removed["uptime"] += _remove_uptime(leadership, config, vos)
+        removed += _remove_times(leadership, config, vos)
         is_new_day = leadership.last is None or leadership.last.date() != now.date()
         if is_new_day and searched.task_queues is None:
             searched.task_queues = _search_task_queues(leadership)
@@ -259,16 +259,25 @@ def _remove_config_texts(leadership: Leadership, config: Configuration) -> int:
     return _repeat_step(leadership, remove)
 
 
-def _remove_uptime(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> int:
-    """Delete records of uptime and watched times that are older than any silence or wait to be measured."""
+def _remove_times(leadership: Leadership, config: Configuration, vos: Sequence[str]) -> Counter[str]:
+    """Delete uptime, watched times and wait causes that are older than any silence or wait to be measured."""
     leases = [options_for(config, vo).leases for vo in vos]
     longest = [max(each.time, each.stalled_time, each.stalled_grace) for each in leases]
     longest += [options_for(config, vo).job_scheduling.waiting_ttl for vo in vos]
-    silence = max([pilots.LOST_AFTER.total_seconds(), *longest])
+    silence = timedelta(seconds=max([pilots.LOST_AFTER.total_seconds(), *longest]))
+    removed: Counter[str] = Counter()
     with leadership.writing() as conn:
-        before = min(uptime.read(conn).go_back(leadership.now, seconds=silence), leadership.now - _UPTIME)
-        watched_times.remove(conn, before=min(before, leadership.now - _WATCHED))
-        return uptime.remove(conn, before=before)
+        up = uptime.read(conn)
+        before, causes_before = (
+            min(up.go_back(leadership.now, seconds=each.total_seconds()), leadership.now - _WAITS - further)
+            for each, further in ((silence, timedelta()), (silence + _CAUSES, _CAUSES))
+        )
+        watched_times.remove(conn, before=before)
+        removed["uptime"] = uptime.remove(conn, before=before)
+    removed["wait causes"] = _repeat_step(
+        leadership, partial(retention.remove_old, table="wait_causes", before=causes_before, limit=_LIMIT)
+    )
+    return removed
 
 
 def _remove_blobs(

@@ -31,6 +31,8 @@ _PAGES: Final = 50
 _JUDGED: Final = 1000
 #: After a longer time without a cycle the agent was away: its next pass is a first one.
 _AWAY: Final = timedelta(minutes=10)
+#: Length of a watched time from which on the next one begins at its end: old ones can be deleted.
+_LONGEST: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +96,15 @@ class WatchedVo:
         self.looked_at.update(found)
 
     def end_pass(self, now: datetime) -> None:
-        """Forget the task queues that have no waiting jobs any more."""
+        """Forget the task queues that have no waiting jobs any more; a watched time of a day ends."""
         self.known = {each: found for each, found in self.known.items() if each in self.looked_at}
         self.looks = {each: look for each, look in self.looks.items() if each in self.looked_at}
         self.looked_at = set()
-        self.since, self.previous, self.walk.after = self.since or now, self.walk.began, 0
+        self.previous, self.walk.after = self.walk.began, 0
+        if self.since is None:
+            self.since = now
+        elif self.previous is not None and self.previous - self.since >= _LONGEST:
+            self.since = self.previous
 
 
 @dataclass(slots=True)
@@ -139,8 +145,15 @@ def watch_vo(leadership: Leadership, config: Configuration, held: HeldTime, vo: 
 
 
 def _end_pass(leadership: Leadership, vo: str, state: WatchedVo) -> None:
-    """Store until when the VO was watched: at the begin of this pass nothing was behind what it has seen."""
-    if state.since is not None and state.walk.began is not None:
-        with leadership.writing() as conn:
-            watched_times.extend(conn, vo, since=state.since, until=state.walk.began)
+    """Store until when the VO was watched: at the begin of this pass nothing was behind what it has seen.
+
+    And what held the jobs of task queues that have none any more: these were moved, or matched.
+    """
+    began = state.walk.began
+    left = dict.fromkeys(state.looks.keys() - state.looked_at, False)
+    causes = state.list_causes(left, leadership.now)
+    with leadership.writing() as conn:
+        wait_causes.record_causes(conn, causes)
+        if state.since is not None and began is not None:
+            watched_times.extend(conn, vo, since=state.since, until=began)
     state.end_pass(leadership.now)

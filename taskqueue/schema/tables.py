@@ -407,7 +407,7 @@ watched_times = _table(
     "watched_times",
     Column("vo", Text, nullable=False),
     Column("since", UtcTime, nullable=False),
-    Column("until", UtcTime, nullable=False),  # extended with each pass through the task queues
+    Column("until", UtcTime, nullable=False),  # extended with each pass through the task queues, for a day
     PrimaryKeyConstraint("vo", "since"),
 )
 

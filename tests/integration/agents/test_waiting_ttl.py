@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from agents import lost_jobs, pools
 from agents.lost_jobs import LostJobsState
+from agents.retention import retention
 from agents.waiting import held_time, waiting_ttl
 from cs_config.tree.configuration import Configuration
 from matcher.explain import queue_set, waiting_reason
@@ -22,6 +23,7 @@ from requirements.states import JobStatus
 from taskqueue.accounting import wait_times
 from taskqueue.db import database
 from taskqueue.jobs import waiting_ttl as ttls
+from taskqueue.schema.tables import watched_times
 from taskqueue.task_queues import task_queues, wait_causes
 from taskqueue.task_queues.wait_causes import BAN_CAUSE, WaitCause
 from tests.support import concurrency, crashes, databases
@@ -364,6 +366,45 @@ def test_a_job_that_is_edited_after_a_long_ban_has_its_whole_time_left(engine: E
         "banned": 3 * 3600,
         "a pilot": 2 * 3600,
     }
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_a_job_that_is_edited_between_two_looks_loses_no_time_in_which_it_was_held(
+    engine: Engine, now: datetime
+) -> None:
+    """Its former task queue has no jobs at the next look."""
+    memory = LostJobsState()
+    [job_id] = enqueue(engine, SET, now, JOB | {"Site": ["A.B.ch"], "MinRAM": 100})
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + HOUR)
+    keep_running(engine, memory, now, now + HOUR - PAUSE)
+    later = now + HOUR - PAUSE / 2
+    editing.edit(engine, SET, [job(engine, job_id)], {"MinRAM": 200}, source="ann", now=later)
+    batch.optimize(engine, SET, [job_id], now=later)
+    assert keep_running(engine, memory, now + HOUR, now + 3 * HOUR - PAUSE) == 0
+    assert keep_running(engine, memory, now + 3 * HOUR, now + 3 * HOUR) == 1
+
+
+@pytest.mark.usefixtures("service_is_up")
+def test_a_wait_that_is_longer_than_its_causes_are_kept_is_not_over_before_its_time(
+    engine: Engine, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing counts of a time whose causes are deleted."""
+    monkeypatch.setattr(held_time, "_AWAY", DAY)
+    config = grid(f"{GRID}\n{TTL.replace('7200', '172800')}")
+    memory, deleted = LostJobsState(), Counter[str]()
+    [job_id] = enqueue(engine, config, now, JOB | {"Site": ["A.B.ch"]})
+    stored_rows.ban(engine, now, "a.b.ch", reason="disks", until=now + 3 * DAY)
+    for halves in range(80):
+        at = now + halves * DAY / 2
+        if halves == 8:
+            stored_rows.ban(engine, at, "a.b.ch", reason="disks", until=now + 39 * DAY)
+        lost_jobs.cycle(engine, config, now=at, holder="me", memory=memory)
+        done = retention.cycle(engine, config, now=at, holder="me")
+        assert done is not None
+        deleted += Counter(done.removed)
+        assert waiting(engine) == [job_id], at
+    assert deleted["wait causes"] == 1
+    assert databases.count(engine, watched_times) < 33
 
 
 @pytest.mark.usefixtures("agents_are_up")

@@ -241,10 +241,11 @@ def test_retention_keeps_the_uptime_that_silence_is_measured_by(engine: Engine, 
     stored_rows.service_up(engine, long_ago - FAR, long_ago, "oldest")
     stored_rows.service_up(engine, long_ago + FAR, long_ago + FAR + 20 * MINUTE, "old")
     stored_rows.service_up(engine, now - pilots.LOST_AFTER + 10 * MINUTE, now, "new")
+    stored_rows.service_up(engine, now - 29 * FAR, now - 29 * FAR + 5 * MINUTE, "recent")
     stored_rows.watched(engine, long_ago, long_ago + FAR)
     stored_rows.watched(engine, now - 29 * FAR, now - 28 * FAR)
     result = retention.cycle(engine, queued_jobs.grid(), now=now, holder="me")
     assert result is not None
     assert result.removed["uptime"] == 1, "of the four days of lost pilots the old one has ten minutes"
-    assert databases.count(engine, service_uptime) == 2
+    assert databases.count(engine, service_uptime) == 3
     assert databases.count(engine, watched_times) == 1
