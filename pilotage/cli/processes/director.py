@@ -103,9 +103,12 @@ def _find_no_api(described: DirectorFile, url: str) -> str:
     try:
         with _open_without_token(described, url) as client:
             client.whoami()
-    except (ServiceAway, ApiError) as error:
-        is_api = isinstance(error, ApiError) and (error.status, error.code) == _NO_TOKEN
-        return "" if is_api else f"it has no keys, and no API: {error}"
+    except ServiceAway as error:  # it answered a moment ago, but not as a service does
+        return f"it has no keys, and no API: {error}"
+    except ApiError as error:
+        if api.is_passing(error):
+            raise
+        return "" if (error.status, error.code) == _NO_TOKEN else f"it has no keys, and no API: {error}"
     return "it has no keys, and its API needs no token"
 
 
@@ -262,6 +265,7 @@ class DirectorProcess:
             return
         try:
             theirs = _read_key_ids(self.described, address)
+            no_api = "" if theirs else _find_no_api(self.described, address)
         except (ServiceAway, ApiError) as error:
             log.warning(
                 "pilot_url: from this host, %s: pilots get jobs only if their nodes reach it: try "
@@ -274,9 +278,7 @@ class DirectorProcess:
         ours = _read_key_ids(self.described, url)
         if theirs & ours:
             return
-        is_compared = bool(theirs and ours)
-        seen = "its keys are not those of that one" if is_compared else _find_no_api(self.described, address)
-        if seen:
+        if seen := "its keys are not those of that one" if theirs and ours else no_api:
             message = (
                 f"{address} is another server than the service at {url} (url): {seen}; state an address of "
                 "that service which nodes reach, or leave it out if they reach url"

@@ -170,12 +170,14 @@ def test_the_check_takes_another_address_of_the_service_for_pilots(
 class _ApiProxy(BaseHTTPRequestHandler):
     """Passes on what is asked below /api/v1, and nothing else, as pilots need no more."""
 
-    behind = ""  # the address of the service
+    behind = ""  # the address of the service; empty: it is away
 
     def do_GET(self) -> None:
         status, body = 403, b"<html>"
-        if self.path.startswith("/api/v1/"):
-            answer = httpx.get(f"{self.behind}{self.path}", trust_env=False)
+        if self.path.startswith("/api/v1/") and not self.behind:
+            status = 503
+        elif self.path.startswith("/api/v1/"):
+            answer = httpx.get(f"{self.behind}{self.path}", trust_env=False, timeout=300)
             status, body = answer.status_code, answer.content
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -195,6 +197,18 @@ def test_the_check_takes_a_proxy_for_pilots_that_passes_only_the_api(
     with http_servers.answering(proxy):
         assert check_with(service, tmp_path, address) == {"ce1": ""}
     assert f"pilot_url: a service answers at {address}, but keys cannot be compared" in caplog.text
+
+
+def test_the_check_warns_of_a_proxy_for_pilots_whose_service_is_away(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(_ApiProxy, "behind", "")
+    proxy = HTTPServer(("127.0.0.1", 0), _ApiProxy)
+    address = f"http://127.0.0.1:{proxy.server_port}"
+    with http_servers.answering(proxy):
+        assert check_with(service, tmp_path, address) == {"ce1": ""}
+    assert "pilot_url: from this host, " in caplog.text
+    assert f"try `curl {address}/api/v1/tokens/me` there" in caplog.text
 
 
 def test_the_check_warns_of_an_address_for_pilots_that_this_host_does_not_reach(
