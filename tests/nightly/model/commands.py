@@ -432,20 +432,21 @@ class Drawing:
         parts = {"and": 2, "or": 2, "not": 1, "if": 3}[kind]
         return [kind, *(self._expression(depth - 1) for _ in range(parts))]
 
-    def _of_nodes(self, depth: int) -> list[Any]:
-        """What some nodes may fulfil, and is never Error: the disk is a number wherever it is known."""
+    def _of_nodes(self, depth: int, *, in_or: bool = False) -> list[Any]:
+        """What some nodes may fulfil; within an `or` it is never Error, whatever an unknown disk is."""
         if depth and self._maybe(0.3):
-            return ["and", self._of_nodes(depth - 1), self._disk()]
+            return ["and", self._of_nodes(depth - 1, in_or=in_or), self._disk(in_or=in_or)]
         if depth:
-            return ["or", self._of_nodes(depth - 1), self._of_nodes(0)]
+            return ["or", self._of_nodes(depth - 1, in_or=True), self._of_nodes(0, in_or=True)]
         name = self._one(("Disk", "OS", "Flag", "Level"))
         if name == "Disk":
-            return self._disk()
+            return self._disk(in_or=in_or)
         values = {"OS": ["el8", "el9"], "Flag": [True], "Level": [1, 5]}
         return ["=?=", name, self._one(values[name])]
 
-    def _disk(self) -> list[Any]:
-        return [self._one((">=", ">")), "Disk", self._one((50, 100, 150.5, 200, 1000))]
+    def _disk(self, *, in_or: bool) -> list[Any]:
+        operator, amount = self._one((">=", ">")), self._one((50, 100, 150.5, 200, 1000))
+        return ["=?=" if in_or else operator, "Disk", amount]
 
     def _safe_leaf(self) -> list[Any]:
         """A comparison that is never Error: only for these §4 promises that an order does not matter."""
