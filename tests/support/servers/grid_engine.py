@@ -5,6 +5,7 @@ has no way out. It runs no jobs for root: they belong to a user made for it. All
 """
 
 import base64
+import fcntl
 import os
 import pwd
 import re
@@ -22,6 +23,8 @@ from examples.servers.starting import wait_until
 from pilotage.fabric.batch.shell import Completed, LocalShell
 
 USER = "pilotage-jobs"
+#: Of root alone: held by the process that makes the user.
+_LOCK = Path("/run/pilotage-tests.lock")
 _HOST = "gehost"
 _ADDRESS = "10.77.0.1"
 _PROGRAMS = Path("/usr/lib/gridengine")
@@ -144,15 +147,14 @@ class GridEngine:
         )
 
     def _make_user(self) -> None:
-        wait_until(self._user_is_there)  # another process may be making it: it is made by one at a time
+        """Make it once: of two at a time each would succeed, and the second gives it another number."""
+        with _LOCK.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if all(each.pw_name != USER for each in pwd.getpwall()):
+                self._run(["useradd", "--no-create-home", "--shell", "/bin/sh", USER])
         home = self.directory / "home"
         home.mkdir()
         shutil.chown(home, USER, USER)
-
-    def _user_is_there(self) -> bool:
-        with suppress(RuntimeError):
-            self._run(["useradd", "--no-create-home", "--shell", "/bin/sh", USER])
-        return any(each.pw_name == USER for each in pwd.getpwall())
 
     def _make_network(self) -> None:
         name = self._network
