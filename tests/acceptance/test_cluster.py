@@ -171,10 +171,13 @@ def _on_another_host(etcd: Supervised, user: int | None) -> Supervised:
 
 
 def _change_members(etcd: Supervised, what: str, **more: Any) -> Mapping[str, Any]:
-    """As `etcdctl member`; empty: refused, as for some seconds after a member was started."""
+    """As `etcdctl member`; empty: refused, as for some seconds after a member was started, or not answered.
+
+    What is asked for while a leader is elected, since the former one was removed, is never answered.
+    """
     url = f"http://{_address_of(etcd)}/v3/cluster/member/{what}"
     with suppress(httpx.HTTPError):
-        answer = httpx.post(url, json=more, trust_env=False, timeout=300)  # repeated it is refused
+        answer = httpx.post(url, json=more, trust_env=False, timeout=10)
         if answer.is_success:
             members: Mapping[str, Any] = answer.json()
             return members
