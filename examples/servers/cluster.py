@@ -410,7 +410,7 @@ class SentinelServers:
             process.stop()
 
     def find_master(self) -> str | None:
-        """The node whose Redis is the master, as most Sentinels have it; None: they do not answer."""
+        """The node whose Redis is the master, as the first Sentinel that answers has it; None: none does."""
         import redis
 
         for name in NODES:

@@ -103,15 +103,15 @@ def described(service: Service, directory: Path, **selection: object) -> Directo
     return DirectorProcess(described=director.read_director_file(file), file=file)
 
 
-class _OtherServer(BaseHTTPRequestHandler):
-    """Answers whatever it is asked with the same text, as a portal of a site does, and notes the tokens."""
+class _Answering(BaseHTTPRequestHandler):
+    """A server with an answer to each path."""
 
-    answer = (404, b"<html>")
-    shown: list[str | None] = []  # noqa: RUF012 - of the one server of a test
+    def find_answer(self) -> tuple[int, bytes]:
+        """Status and body."""
+        raise NotImplementedError
 
     def do_GET(self) -> None:
-        status, body = self.answer
-        self.shown.append(self.headers["Authorization"])
+        status, body = self.find_answer()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -119,6 +119,17 @@ class _OtherServer(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+class _OtherServer(_Answering):
+    """Answers whatever it is asked with the same text, as a portal of a site does, and notes the tokens."""
+
+    answer = (404, b"<html>")
+    shown: list[str | None] = []  # noqa: RUF012 - of the one server of a test
+
+    def find_answer(self) -> tuple[int, bytes]:
+        self.shown.append(self.headers["Authorization"])
+        return self.answer
 
 
 def check_with(service: Service, directory: Path, pilot_url: str) -> dict[str, str]:
@@ -167,25 +178,18 @@ def test_the_check_takes_another_address_of_the_service_for_pilots(
     assert "pilot_url" not in caplog.text
 
 
-class _ApiProxy(BaseHTTPRequestHandler):
+class _ApiProxy(_Answering):
     """Passes on what is asked below /api/v1, and nothing else, as pilots need no more."""
 
     behind = ""  # the address of the service; empty: it is away
 
-    def do_GET(self) -> None:
-        status, body = 403, b"<html>"
-        if self.path.startswith("/api/v1/") and not self.behind:
-            status = 503
-        elif self.path.startswith("/api/v1/"):
-            answer = httpx.get(f"{self.behind}{self.path}", trust_env=False, timeout=300)
-            status, body = answer.status_code, answer.content
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def find_answer(self) -> tuple[int, bytes]:
+        if not self.path.startswith("/api/v1/"):
+            return 403, b"<html>"
+        if not self.behind:
+            return 503, b"<html>"
+        answer = httpx.get(f"{self.behind}{self.path}", trust_env=False, timeout=300)
+        return answer.status_code, answer.content
 
 
 def test_the_check_takes_a_proxy_for_pilots_that_passes_only_the_api(
