@@ -206,19 +206,24 @@ def run(
     *,
     name: str,
     every: float,
+    first_pause: float | None = None,
     stop: Event,
     woken: Event | None = None,
     clock: Clock = clocks.utc_now,
 ) -> None:
     """Call `cycle` until `stop` is set, `every` so many seconds after the end of the last; log true results.
 
+    The second cycle follows after `first_pause`: loops that begin together need not go on together.
+
     A cycle whose result `is_behind` is followed by the next one at once. `woken` starts the next cycle
     immediately; it is to be set together with `stop` as well.
     """
     woken = woken or stop
+    pause = every if first_pause is None else first_pause
     while not stop.is_set():
         result = _run_once(cycle, name=name, clock=clock)
-        woken.wait(0 if getattr(result, "is_behind", False) else every)
+        woken.wait(0 if getattr(result, "is_behind", False) else pause)
+        pause = every
         if woken is not stop:
             woken.clear()
 

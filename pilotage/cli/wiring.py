@@ -290,12 +290,14 @@ def repeat_in_thread(
     *,
     name: str,
     every: float,
+    first_pause: float | None = None,
     woken: threading.Event | None = None,
     clock: Callable[[], datetime] = clocks.utc_now,
 ) -> Iterator[None]:
     """Call `cycle` every so many seconds in its own thread until the end of the block; `woken`: at once."""
     stop, woken = threading.Event(), woken or threading.Event()
-    arguments = {"name": name, "every": every, "stop": stop, "woken": woken, "clock": clock}
+    pauses = {"every": every, "first_pause": first_pause}
+    arguments = {"name": name, **pauses, "stop": stop, "woken": woken, "clock": clock}
     thread = threading.Thread(target=leader.run, args=(cycle,), kwargs=arguments, name=name, daemon=True)
     thread.start()
     try:

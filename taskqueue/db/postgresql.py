@@ -1,4 +1,4 @@
-"""PostgreSQL settings: READ COMMITTED, no JIT compilation, times in UTC, and timeouts for every wait.
+"""PostgreSQL settings: READ COMMITTED, one core and no JIT for a statement, times in UTC, bounded waits.
 
 A role or a database may have another default isolation, with which statements fail that here wait and look
 again. SQLAlchemy's transactions begin with `BEGIN ISOLATION LEVEL READ COMMITTED`. Statements outside of a
@@ -6,7 +6,9 @@ transaction need it as the default of their session, or, through a pooler, where
 another session, a transaction of their own (`compiled_sql`).
 
 JIT compilation (LLVM) is on in most distributions. It takes a second of CPU for a claim, each time: the
-estimated cost of a long statement is high, however few rows it reads.
+estimated cost of a long statement is high, however few rows it reads. With parallel plans
+what an agent counts once a minute takes all cores for a second, hardly less than on one of them, and requests
+for work wait.
 """
 
 import select
@@ -43,6 +45,7 @@ IDLE_SECONDS = 1.0
 _SESSION = {
     "default_transaction_isolation": "read committed",
     "jit": "off",
+    "max_parallel_workers_per_gather": "0",
     "DateStyle": "ISO",
     "TimeZone": "UTC",
 }

@@ -121,13 +121,23 @@ def unique_holder() -> str:
 
 @contextmanager
 def run_agents(names: Sequence[str], context: AgentContext, chosen: Settings) -> Iterator[None]:
-    """Run each agent in its own thread until the end of the block."""
+    """Run each agent in its own thread until the end of the block.
+
+    All begin at once, and go on at different times: those of the same interval share no moment of load.
+    """
     intervals = extensions.list_intervals(leader.INTERVALS, with_optional=True)
     with ExitStack() as stack:
-        for name, cycle in stack.enter_context(open_cycles(names, context, chosen)).items():
-            stack.enter_context(
-                wiring.repeat_in_thread(cycle, name=name, every=intervals[name], clock=context.clock)
+        cycles = stack.enter_context(open_cycles(names, context, chosen))
+        for number, (name, cycle) in enumerate(cycles.items(), start=1):
+            every = intervals[name]
+            loop = wiring.repeat_in_thread(
+                cycle,
+                name=name,
+                every=every,
+                first_pause=every * number / len(cycles),
+                clock=context.clock,
             )
+            stack.enter_context(loop)
         yield
 
 

@@ -489,6 +489,27 @@ def test_a_loop_ends_while_it_waits(now: datetime) -> None:
     assert not thread.is_alive()
 
 
+class RecordedPauses(threading.Event):
+    """Ends each pause at once, and the loop after so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.pauses: list[float | None] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout)
+        if len(self.pauses) == self._most:
+            self.set()
+        return self.is_set()
+
+
+def test_the_first_pause_of_a_loop_may_be_shorter() -> None:
+    stop = RecordedPauses(3)
+    leader.run(lambda _: None, name="test", every=60, first_pause=20, stop=stop)
+    assert stop.pauses == [20, 60, 60]
+
+
 def test_a_cycle_that_leaves_something_is_followed_by_the_next_at_once() -> None:
     stop = threading.Event()
     left = [20_000, 20_000, 17]

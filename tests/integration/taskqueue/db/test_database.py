@@ -139,6 +139,7 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(
                 "idle_in_transaction_session_timeout",
                 "synchronous_commit",
                 "jit",
+                "max_parallel_workers_per_gather",
             )
         }
     engine.dispose()
@@ -149,6 +150,7 @@ def test_postgresql_is_read_committed_and_does_not_wait_for_ever(
         "idle_in_transaction_session_timeout": "1min",
         "synchronous_commit": "on",
         "jit": "off",
+        "max_parallel_workers_per_gather": "0",
     }
 
 
