@@ -526,8 +526,8 @@ def _drop_escaped_cookies(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tu
         yield name, value
 
 
-class Handshake:
-    """A connection until the end of its TLS handshake."""
+class BegunConnection:
+    """A connection until the server has it: with TLS until the end of its handshake."""
 
     def __init__(self, accepted: socket.socket, address: str) -> None:
         self.address = address
@@ -536,10 +536,10 @@ class Handshake:
         self._has_begun = False  # from then on the transport closes the socket
 
     def begin(
-        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: ClientConnections
+        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, pending: ClientConnections
     ) -> None:
         """Begin; `make` makes the protocol of the connection."""
-        self._task = asyncio.create_task(self._shake_hands(make, tls, pending))
+        self._task = asyncio.create_task(self._connect(make, tls, pending))
         self._task.add_done_callback(lambda _: pending.discard(self))
 
     def abort(self) -> None:
@@ -549,18 +549,20 @@ class Handshake:
         if not self._has_begun:
             self._accepted.close()
 
-    async def _shake_hands(
-        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext, pending: ClientConnections
+    async def _connect(
+        self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, pending: ClientConnections
     ) -> None:
         self._has_begun = True
         loop = asyncio.get_running_loop()
         refused: list[ssl.SSLError] = []
         process_tls.refusals.set(refused)
         try:
-            await loop.connect_accepted_socket(make, self._accepted, ssl=tls, ssl_handshake_timeout=_HEAD)
+            await loop.connect_accepted_socket(
+                make, self._accepted, ssl=tls, ssl_handshake_timeout=None if tls is None else _HEAD
+            )
         except OSError as error:  # of TLS, too
             why = next(iter(refused), error)
             if isinstance(why, ssl.SSLCertVerificationError):  # such as an expired proxy
                 pending.note_refused(self.address, why.verify_message, now=loop.time())
             else:
-                _log.debug("no TLS connection with %s: %s", self.address, why)
+                _log.debug("no connection with %s: %s", self.address, why)

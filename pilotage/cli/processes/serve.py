@@ -31,7 +31,7 @@ from pilotage.cli import process_setup, settings, wiring
 from pilotage.cli.engine import LastSeen
 from pilotage.cli.errors import CommandRefused
 from pilotage.cli.processes import tls
-from pilotage.cli.processes.client_connections import ClientConnections, Handshake, LimitedRequests
+from pilotage.cli.processes.client_connections import BegunConnection, ClientConnections, LimitedRequests
 from pilotage.cli.settings import Settings
 from pilotage.service.app import create_app
 from pilotage.service.auth import keys, rate_limits
@@ -46,6 +46,8 @@ from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
 
+#: Connections that a process accepts at a time: of those that come at once each process gets its share.
+_ACCEPTED = 4
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
 #: Seconds between two readings of the number of running jobs, by which heartbeats become rarer.
@@ -152,7 +154,7 @@ def configuration(
 
 
 class _Server(uvicorn.Server):
-    """A server with callbacks at startup and before shutdown, and with bounded TLS handshakes.
+    """A server with callbacks at startup and before shutdown, which accepts connections itself.
 
     After SIGTERM it goes on answering for `delay` seconds, with the end of the connection, and is not ready:
     balancers send what is new elsewhere. A signal by Ctrl-C ends that.
@@ -178,21 +180,22 @@ class _Server(uvicorn.Server):
         self._close = close
         self._ready = ready
         self._ending = ending
-        self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn would neither count handshakes nor end the oldest of too many.
-        await super().startup(sockets if self._tls is None else [])
-        if self._tls is not None:
-            for each in sockets or ():
-                each.listen(self.config.backlog)
-                each.settimeout(0)
-                accepting = asyncio.create_task(self._accept_tls(each, self._tls))
-                accepting.add_done_callback(self._stop_unless_cancelled)
-                self._accepting.append(accepting)
+        # uvicorn would take all connections that wait, and neither count handshakes nor end the oldest.
+        await super().startup([])
+        for each in sockets or ():
+            each.listen(self.config.backlog)
+            each.settimeout(0)
+            self._accept_from(each)
         self._ready()
 
-    async def _accept_tls(self, bound: socket.socket, tls: ssl.SSLContext) -> None:
+    def _accept_from(self, bound: socket.socket) -> None:
+        if bound.fileno() >= 0:  # -1: it was closed meanwhile, at the end
+            asyncio.get_running_loop().add_reader(bound, self._accept_some, bound)
+
+    def _accept_some(self, bound: socket.socket) -> None:
+        """Take a few of the connections that wait: the other processes at this socket take as many."""
         loop = asyncio.get_running_loop()
         made = partial(
             self.connections,
@@ -200,23 +203,20 @@ class _Server(uvicorn.Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        while True:
+        for _ in range(_ACCEPTED):
             try:
-                accepted, address = await loop.sock_accept(bound)
-            except OSError as error:
+                accepted, address = bound.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # such as too many open files
                 _log.warning("no connection can be accepted: %s", error)
-                await asyncio.sleep(_PAUSE)
-            else:
-                handshake = Handshake(accepted, str(address[0]))
-                self.connections.add(handshake, now=loop.time())
-                handshake.begin(made, tls, self.connections)
-                await asyncio.sleep(0)  # a full queue of connections must not keep the others waiting
-
-    def _stop_unless_cancelled(self, task: asyncio.Task[None]) -> None:
-        """Shut down after an error of the program in the loop: else nobody would be served unnoticed."""
-        if not task.cancelled():
-            _log.error("connections are no longer accepted", exc_info=task.exception())
-            self.should_exit = True
+                loop.remove_reader(bound)
+                loop.call_later(_PAUSE, self._accept_from, bound)
+                return
+            accepted.settimeout(0)
+            begun = BegunConnection(accepted, str(address[0]))
+            self.connections.add(begun, now=loop.time())
+            begun.begin(made, self._tls, self.connections)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:
@@ -241,8 +241,8 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._answer_on()
         await asyncio.to_thread(self._ending)
-        for each in self._accepting:
-            each.cancel()
+        for each in sockets or ():
+            asyncio.get_running_loop().remove_reader(each)
         self._close()
         await super().shutdown(sockets)
         # No request comes any more while the threads end: it would be cut off in its middle.

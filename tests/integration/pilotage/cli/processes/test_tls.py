@@ -20,7 +20,7 @@ from fastapi import FastAPI, Request
 
 from examples.servers.certificates import Authority
 from pilotage.cli.processes import client_connections, serve
-from pilotage.cli.processes.client_connections import ClientConnections, Handshake
+from pilotage.cli.processes.client_connections import BegunConnection, ClientConnections
 from pilotage.cli.processes.tls import AlertingConnection, Certificate
 from pilotage.cli.settings import InvalidSettings
 from pilotage.client import connection
@@ -147,7 +147,7 @@ def test_a_refused_certificate_gets_an_alert_and_a_line_in_the_log_and_many_have
         ours, theirs = socket.socketpair()
         for each in (ours, theirs):
             each.setblocking(False)
-        handshake = Handshake(ours, "10.0.0.1")
+        handshake = BegunConnection(ours, "10.0.0.1")
         handshake.begin(asyncio.Protocol, server, pending)
         assert handshake._task is not None
         try:

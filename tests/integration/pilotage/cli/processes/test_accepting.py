@@ -1,0 +1,75 @@
+"""How a process of the service takes the connections that wait at its socket."""
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import uvloop
+from fastapi import FastAPI
+
+from pilotage.cli.processes import serve
+from tests.support.wait import until
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+MakeLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+class ShortOfFiles(socket.socket):
+    """Accepts nothing the first time, as if too many files were open."""
+
+    is_short = True
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.is_short:
+            self.is_short = False
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def make_server() -> serve._Server:
+    config = serve.configuration(FastAPI(), log_level="error")
+    config.load()
+    server = serve._Server(config)
+    server.lifespan = config.lifespan_class(config)
+    return server
+
+
+@pytest.mark.parametrize("make_loop", LOOPS)
+def test_a_process_leaves_connections_to_the_others(make_loop: MakeLoop) -> None:
+    async def take(bound: socket.socket) -> tuple[int, int]:
+        server = make_server()
+        server._accept_some(bound)
+        first = len(server.connections._all)
+        server._accept_some(bound)
+        return first, len(server.connections._all)
+
+    with socket.create_server(("127.0.0.1", 0)) as bound, asyncio.Runner(loop_factory=make_loop) as runner:
+        bound.settimeout(0)
+        clients = [socket.create_connection(bound.getsockname()) for _ in range(6)]
+        assert runner.run(take(bound)) == (4, 6)
+        for each in clients:
+            each.close()
+
+
+@pytest.mark.parametrize("make_loop", LOOPS)
+def test_connections_are_taken_again_once_there_are_files(
+    make_loop: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serve, "_PAUSE", 0.0)
+
+    async def take(bound: socket.socket) -> None:
+        server = make_server()
+        server._accept_from(bound)
+        await asyncio.to_thread(lambda: until(lambda: server.connections._all or server.connections.open))
+        asyncio.get_running_loop().remove_reader(bound)
+
+    with ShortOfFiles() as bound, asyncio.Runner(loop_factory=make_loop) as runner:
+        bound.bind(("127.0.0.1", 0))
+        bound.listen()
+        bound.settimeout(0)
+        with socket.create_connection(bound.getsockname()):
+            runner.run(take(bound))
+    assert "no connection can be accepted: [Errno 24] Too many open files" in caplog.text
