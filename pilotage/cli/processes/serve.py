@@ -46,8 +46,10 @@ from taskqueue.jobs.optimizer_queue import OptimizerQueueState
 
 _log = logging.getLogger(__name__)
 
-#: Connections that a process accepts at a time: of those that come at once each process gets its share.
+#: Connections that a process accepts at a time, and seconds that it leaves to the others at its socket then:
+#: the kernel wakes the same one first each time, and of many connections each is to get its share.
 _ACCEPTED = 4
+_TURN = 0.002
 #: Seconds until the next try where no connection can be accepted.
 _PAUSE = 1.0
 #: Seconds between two readings of the number of running jobs, by which heartbeats become rarer.
@@ -119,6 +121,7 @@ def serve_application(
         ending=ending,
         close=parts.job_events.close,
         delay=chosen.shutdown_delay,
+        is_alone=chosen.workers == 1,
     )
     with _keep_signals():
         server.run(sockets=[bound])
@@ -170,8 +173,10 @@ class _Server(uvicorn.Server):
         ending: Callable[[], None] = lambda: None,
         close: Callable[[], None] = lambda: None,
         delay: float = 0.0,
+        is_alone: bool = True,
     ) -> None:
         super().__init__(config)
+        self._is_alone = is_alone
         self._leaving = leaving
         self._delay = delay
         self._is_terminated = False
@@ -195,28 +200,32 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(bound, self._accept_some, bound)
 
     def _accept_some(self, bound: socket.socket) -> None:
-        """Take a few of the connections that wait: the other processes at this socket take as many."""
-        loop = asyncio.get_running_loop()
+        """Take a few of the connections that wait, and leave the next to other processes at this socket."""
+        pause = 0.0 if self._is_alone else _TURN
+        try:
+            for _ in range(_ACCEPTED):
+                self._take(*bound.accept())
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            pass  # no more wait
+        except OSError as error:  # such as too many open files
+            _log.warning("no connection can be accepted: %s", error)
+            pause = _PAUSE
+        if pause:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(bound)
+            loop.call_later(pause, self._accept_from, bound)
+
+    def _take(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        accepted.settimeout(0)
+        begun = BegunConnection(accepted, address[0])
+        self.connections.add(begun, now=asyncio.get_running_loop().time())
         made = partial(
             self.connections,
             config=self.config,
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        for _ in range(_ACCEPTED):
-            try:
-                accepted, address = bound.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:  # such as too many open files
-                _log.warning("no connection can be accepted: %s", error)
-                loop.remove_reader(bound)
-                loop.call_later(_PAUSE, self._accept_from, bound)
-                return
-            accepted.settimeout(0)
-            begun = BegunConnection(accepted, str(address[0]))
-            self.connections.add(begun, now=loop.time())
-            begun.begin(made, self._tls, self.connections)
+        begun.begin(made, self._tls, self.connections)
 
     async def on_tick(self, counter: int) -> bool:
         if counter % _LOOK_EVERY == 0:

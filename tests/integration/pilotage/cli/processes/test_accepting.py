@@ -29,27 +29,36 @@ class ShortOfFiles(socket.socket):
         return super().accept()
 
 
-def make_server() -> serve._Server:
+def make_server(*, is_alone: bool = True) -> serve._Server:
     config = serve.configuration(FastAPI(), log_level="error")
     config.load()
-    server = serve._Server(config)
+    server = serve._Server(config, is_alone=is_alone)
     server.lifespan = config.lifespan_class(config)
     return server
 
 
 @pytest.mark.parametrize("make_loop", LOOPS)
-def test_a_process_leaves_connections_to_the_others(make_loop: MakeLoop) -> None:
-    async def take(bound: socket.socket) -> tuple[int, int]:
-        server = make_server()
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_process_leaves_connections_to_the_others(
+    make_loop: MakeLoop, *, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_TURN", 300.0)
+
+    async def take(bound: socket.socket) -> list[int]:
+        server = make_server(is_alone=is_alone)
+        server._accept_from(bound)
         server._accept_some(bound)
-        first = len(server.connections._all)
-        server._accept_some(bound)
-        return first, len(server.connections._all)
+        counts = [len(server.connections._all)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        counts.append(len(server.connections._all | dict.fromkeys(server.connections.open)))
+        asyncio.get_running_loop().remove_reader(bound)
+        return counts
 
     with socket.create_server(("127.0.0.1", 0)) as bound, asyncio.Runner(loop_factory=make_loop) as runner:
         bound.settimeout(0)
         clients = [socket.create_connection(bound.getsockname()) for _ in range(6)]
-        assert runner.run(take(bound)) == (4, 6)
+        assert runner.run(take(bound)) == [4, 6 if is_alone else 4]
         for each in clients:
             each.close()
 
