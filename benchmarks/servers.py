@@ -19,6 +19,8 @@ _SETTINGS = {
     "maintenance_work_mem": "512MB",
     "work_mem": "32MB",
     "random_page_cost": "1.1",
+    # Vacuum takes its time (`docs/operator/postgresql.md`): else it has one of two cores for seconds.
+    "autovacuum_vacuum_cost_delay": "10ms",
 }
 
 

@@ -42,7 +42,7 @@ from taskqueue.schema.tables import requirement_classes
 
 _PATH = "/api/v1/matcher/requestJob"
 #: Requests a second.
-_RATE = 1_050
+_RATE = 1_020
 _CLIENTS = 64
 #: As fast as they are answered.
 _CROWD = 32
