@@ -177,6 +177,7 @@ class _Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self._is_alone = is_alone
+        self._accepts = True
         self._leaving = leaving
         self._delay = delay
         self._is_terminated = False
@@ -196,7 +197,7 @@ class _Server(uvicorn.Server):
         self._ready()
 
     def _accept_from(self, bound: socket.socket) -> None:
-        if bound.fileno() >= 0:  # -1: it was closed meanwhile, at the end
+        if self._accepts:
             asyncio.get_running_loop().add_reader(bound, self._accept_some, bound)
 
     def _accept_some(self, bound: socket.socket) -> None:
@@ -250,6 +251,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._answer_on()
         await asyncio.to_thread(self._ending)
+        self._accepts = False  # also after the pause that may be on
         for each in sockets or ():
             asyncio.get_running_loop().remove_reader(each)
         self._close()

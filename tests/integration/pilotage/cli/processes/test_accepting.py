@@ -82,3 +82,20 @@ def test_connections_are_taken_again_once_there_are_files(
         with socket.create_connection(bound.getsockname()):
             runner.run(take(bound))
     assert "no connection can be accepted: [Errno 24] Too many open files" in caplog.text
+
+
+@pytest.mark.parametrize("make_loop", LOOPS)
+def test_a_process_that_ends_takes_none_after_its_pause(make_loop: MakeLoop) -> None:
+    async def end(bound: socket.socket) -> int:
+        server = make_server(is_alone=False)
+        await server.startup([])
+        await server.shutdown([])
+        server._accept_from(bound)  # as after the pause that was on
+        with socket.create_connection(bound.getsockname()):
+            for _ in range(100):
+                await asyncio.sleep(0)
+            return len(server.connections._all) + len(server.connections.open)
+
+    with socket.create_server(("127.0.0.1", 0)) as bound, asyncio.Runner(loop_factory=make_loop) as runner:
+        bound.settimeout(0)
+        assert runner.run(end(bound)) == 0
