@@ -46,6 +46,7 @@ _COMPLAIN_EVERY = 60.0
 _ONCE = (b"host", b"authorization")
 _TOO_LONG = f"A head has {_LONGEST} bytes at most."
 _TWICE = "A header is there twice that may be there once."
+_NO_HOST = "A request of HTTP/1.1 needs the header Host."
 _NO_UPGRADE = "A request with a body cannot change the protocol: send it without the header Upgrade."
 
 
@@ -417,7 +418,7 @@ class LimitedRequest:
 
     __slots__ = (
         *("_connection", "_headers", "_is_taken", "_left", "_method", "_receive", "_send"),
-        *("_has_twice", "_is_upgrade", "is_answered", "is_awaited", "is_read"),
+        *("_has_twice", "_is_upgrade", "_lacks_host", "is_answered", "is_awaited", "is_read"),
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -426,6 +427,7 @@ class LimitedRequest:
         self._headers, self._method = scope["headers"], scope["method"]
         stated = dict(self._headers)
         self._has_twice = len(stated) < len(self._headers)
+        self._lacks_host = b"host" not in stated and scope["http_version"] == "1.1"  # RFC 9112, 3.2
         if b"cookie" in stated:
             scope["headers"] = self._headers = [*_drop_escaped_cookies(self._headers)]
         self._is_upgrade = b"upgrade" in stated
@@ -441,6 +443,8 @@ class LimitedRequest:
         self._connection.begin(self)
         if self._has_twice and any(self._count(name) > 1 for name in _ONCE):
             return _TWICE
+        if self._lacks_host:
+            return _NO_HOST
         if self._method == "CONNECT" or (self._is_upgrade and self._count(b"connection", b"upgrade")):
             self._connection.read_nothing_more()
             return None if self._left == 0 else _NO_UPGRADE

@@ -461,15 +461,24 @@ def test_a_broken_body_is_refused():
         _REQUEST + b"X: " + b"a" * 70_000 + b"\r\n\r\n",
         b"GET /" + b"a" * 70_000 + _REQUEST[5:] + b"\r\n",
         _REQUEST + b"HOST: y\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
         _REQUEST + b"Authorization: Bearer x\r\nAuthorization: Bearer y\r\n\r\n",
     ],
-    ids=["long header", "long address", "two hosts", "two tokens"],
+    ids=["long header", "long address", "two hosts", "no host", "two tokens"],
 )
 def test_a_head_that_is_too_long_or_ambiguous_is_refused_whole(head: bytes):
     async def said(client: Client) -> None:
         connection = await client.accepted()
         connection.data_received(head)
         assert (await client.answer())[0] == b"HTTP/1.1 400 Bad Request"
+
+    talk(said)
+
+
+def test_a_client_of_http_1_0_needs_no_host():
+    async def said(client: Client) -> None:
+        client.write(b"GET / HTTP/1.0\r\n\r\n")
+        assert (await client.answer())[0].endswith(b"200 OK")
 
     talk(said)
 
