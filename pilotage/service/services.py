@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
+from pydantic import BaseModel
 from sqlalchemy import Engine
 
 from agents.effective_shares import UsageCache
@@ -77,6 +78,20 @@ class ServiceLimits:
     stream_seconds: float = 300.0  #: after which a client continues in a new one, with its token checked anew
 
 
+_Own = TypeVar("_Own", bound=BaseModel)
+
+
+class SettingsOf(Protocol):
+    """The settings of a plug-in, by its model."""
+
+    def __call__(self, kind: type[_Own], /) -> _Own:
+        """Those of this process."""
+
+
+def _make_defaults(kind: type[_Own]) -> _Own:
+    return kind()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """All dependencies of the routes; created in each process after the fork."""
@@ -96,6 +111,7 @@ class Services:
     commit_age: Callable[[], float] = lambda: 0.0
     running_jobs: Callable[[], int] = lambda: 0  #: of the installation, some seconds ago
     limits: ServiceLimits = field(default_factory=ServiceLimits)
+    settings_of: SettingsOf = _make_defaults
     metrics: Metrics = field(default_factory=Metrics)
     issuers: Issuers = field(default_factory=Issuers)  #: other issuers whose tokens are accepted
     rates: RateLimiter = field(default_factory=RateLimiter)

@@ -316,6 +316,7 @@ def run_services(settings: Settings, engine: Engine) -> Iterator[Services]:
             clock_problem=lambda: clock.problem,
             commit_age=lambda: seen.commit_age,
             running_jobs=lambda: running.count,
+            settings_of=settings.of,
             direct_url=settings.direct_url,
             certificate=settings.tls_certificate,
             replica_engine=stack.enter_context(wiring.open_replica(settings)),

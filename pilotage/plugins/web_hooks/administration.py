@@ -11,6 +11,8 @@ from pydantic import Field
 from cs_config.options import bounds
 from cs_config.options.operations import options_for
 from pilotage.plugins.web_hooks import stored_hooks
+from pilotage.plugins.web_hooks.sender import HookNetworks, RefusedAddressError
+from pilotage.plugins.web_hooks.settings import HookSettings
 from pilotage.plugins.web_hooks.stored_hooks import EVENTS, Delivery, Event, WebHook, WebHookNotFound
 from pilotage.service.auth import audit
 from pilotage.service.auth.callers import Caller, Role
@@ -82,7 +84,7 @@ class DeliveryAnswer(AnswerModel):
 def make(parts: Services, caller: Caller, wanted: NewWebHook) -> MadeWebHook:
     """Make a web hook of a VO, and send it a test."""
     vo, now = _vo(caller, wanted.vo), parts.clock()
-    _check(wanted)
+    _check(wanted, parts.settings_of(HookSettings))
     most = options_for(parts.live.current, vo).limits.web_hooks
     values = wanted.model_dump(exclude={"vo"})
     with database.writing(parts.engine) as conn:
@@ -105,7 +107,7 @@ def _administers(caller: Caller, vo: str) -> bool:
     return caller.is_operator or any(one.role is Role.VO_ADMIN and vo in one.vos for one in caller.each)
 
 
-def _check(wanted: NewWebHook) -> None:
+def _check(wanted: NewWebHook, settings: HookSettings) -> None:
     problems = []
     try:
         parts = urlsplit(wanted.url)
@@ -121,11 +123,25 @@ def _check(wanted: NewWebHook) -> None:
         )
     elif parts.username is not None or parts.password is not None:
         problems.append(Problem(path="url", message="may contain no password: messages are signed instead"))
+    elif not is_mail and (why := _find_refusal(wanted.url, settings)):
+        problems.append(Problem(path="url", message=why))
     if Event.TEST in wanted.events:
         message = f"{Event.TEST} is sent to every hook; there are {', '.join(EVENTS)}"
         problems.append(Problem(path="events", message=message))
     if problems:
         raise InvalidRequest(problems)
+
+
+def _find_refusal(url: str, settings: HookSettings) -> str | None:
+    """Why the agent would send nothing to the address in a URL; None: it would, or there is a name."""
+    networks = HookNetworks.read(
+        allowed=settings.web_hook_networks, refused=settings.web_hook_refused_networks
+    )
+    try:
+        networks.check_literal(url)
+    except RefusedAddressError as refused:
+        return str(refused)
+    return None
 
 
 def list_hooks(parts: Services, caller: Caller, vos: Collection[str] | None = None) -> list[WebHookAnswer]:

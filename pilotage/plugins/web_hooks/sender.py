@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ _SPECIAL: Final[Sequence[Network]] = tuple(
     )
 )
 
+_NOT_OF_INTERNET: Final = "has an address of this host or not of the internet; the operator may allow it"
+_ONLY_TLS: Final = "only https, but to networks that the operator allows"
+
 
 class RefusedAddressError(Exception):
     """An address that web hooks may not reach. The message is shown to the VO, so it has no address."""
@@ -49,6 +53,45 @@ class RefusedAddressError(Exception):
         """Refuse an address, which only the log has."""
         super().__init__(message)
         self.address = address
+
+
+@dataclass(frozen=True, slots=True)
+class HookNetworks:
+    """Networks that web hooks may reach beside the internet, and those of both that they may not."""
+
+    allowed: Sequence[Network]
+    refused: Sequence[Network]
+
+    @classmethod
+    def read(cls, *, allowed: Iterable[str], refused: Iterable[str]) -> "HookNetworks":
+        """Read them as the settings have them."""
+        return cls(tuple(map(ip_network, allowed)), tuple(map(ip_network, refused)))
+
+    def is_allowed(self, host: str, address: Address) -> bool:
+        """Whether an address is in an allowed network; `RefusedAddressError` if it may not be reached."""
+        if any(address in network for network in self.refused):
+            raise RefusedAddressError(f"{host} has an address that web hooks may not reach here", address)
+        if any(address in network for network in self.allowed):
+            return True
+        if not _is_of_internet(address):
+            raise RefusedAddressError(f"{host} {_NOT_OF_INTERNET}", address)
+        return False
+
+    def check_literal(self, url: str) -> None:
+        """Raise `RefusedAddressError` for an address in place of a name to which no message may go.
+
+        Names are resolved for each message; one that cannot be part of a URL is refused, too.
+        """
+        try:
+            parts = httpx.URL(url)
+            found = socket.getaddrinfo(parts.host, None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        except httpx.InvalidURL as error:
+            raise RefusedAddressError(str(error)) from None
+        except (OSError, ValueError):
+            return
+        for each in found:
+            if not self.is_allowed(parts.host, _read_address(str(each[4][0]))) and parts.scheme != "https":
+                raise RefusedAddressError(f"{parts.host}: {_ONLY_TLS}")
 
 
 class HookSender:
@@ -64,7 +107,7 @@ class HookSender:
     ) -> None:
         """Networks beside the internet, also without TLS, and those of both that may not be reached."""
         self._mail = mail or MailSender(None, "")
-        self._allowed, self._refused = tuple(map(ip_network, allowed)), tuple(map(ip_network, refused))
+        self._networks = HookNetworks.read(allowed=allowed, refused=refused)
         self._tls = tls or ssl.create_default_context()
 
     def send(self, url: str, body: bytes, headers: Mapping[str, str]) -> SendResult:
@@ -97,20 +140,20 @@ class HookSender:
         return checked[0][0], all(is_own for _, is_own in checked)
 
     def _is_allowed(self, host: str, text: str) -> bool:
-        """Whether an address is in an allowed network; `RefusedAddressError` if it may not be reached."""
-        address = ip_address(text.partition("%")[0])
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        if any(address in network for network in self._refused):
-            raise RefusedAddressError(f"{host} has an address that web hooks may not reach here", address)
-        if any(address in network for network in self._allowed):
+        address = _read_address(text)
+        if self._networks.is_allowed(host, address):
             return True
-        if not _is_of_internet(address) or _is_of_this_host(str(address)):
-            raise RefusedAddressError(
-                f"{host} has an address of this host or not of the internet; the operator may allow it",
-                address,
-            )
+        if _is_of_this_host(str(address)):
+            raise RefusedAddressError(f"{host} {_NOT_OF_INTERNET}", address)
         return False
+
+
+def _read_address(text: str) -> Address:
+    """An address without its zone, of IPv4 also where it is written as one of IPv6."""
+    address = ip_address(text.partition("%")[0])
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 def _resolve(host: str, port: int, timeout: float) -> set[str]:
@@ -189,7 +232,7 @@ class _OnlyTls(httpcore.NetworkStream):
         return self._stream.read(max_bytes, timeout)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002 - as httpcore calls it
-        raise RefusedAddressError(f"{self._host}: only https, but to networks that the operator allows")
+        raise RefusedAddressError(f"{self._host}: {_ONLY_TLS}")
 
     def close(self) -> None:
         self._stream.close()

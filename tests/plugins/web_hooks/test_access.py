@@ -7,6 +7,7 @@ import pytest
 
 from examples.servers.postgres import Postgres
 from pilotage.plugins.web_hooks import pages, routes
+from pilotage.plugins.web_hooks.settings import HookSettings
 from pilotage.service import app
 from taskqueue.db import database
 from tests.integration.pilotage.service.pages import test_access as page_access
@@ -68,6 +69,34 @@ def test_no_request_makes_it_fail_or_answer_what_it_does_not_describe(service: S
     admin = service.as_role("vo_admin", vo="cms", user="eve")
     hook = admin.post("/api/v1/web-hooks", json=WANTED).json()["hook_id"]
     check_operations(World(service, {"hook_id": hook}), of_plugins=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://127.0.0.1:8080/", "127.0.0.1 has an address of this host or not of the internet"),
+        ("https://0x7f000001/", "0x7f000001 has an address of this host or not of the internet"),
+        ("https://[::ffff:10.20.0.1]/", "not of the internet; the operator may allow it"),
+        ("https://0177.0.0.1/", "Invalid IPv4 address"),
+        ("http://198.41.0.4/", "198.41.0.4: only https"),
+    ],
+)
+def test_an_address_that_no_message_would_reach_is_refused(service: Service, url: str, why: str) -> None:
+    answer = service.as_role("vo_admin", vo="cms", user="eve").post(
+        "/api/v1/web-hooks", json={**WANTED, "url": url}
+    )
+    assert (answer.status_code, why in answer.text) == (400, True), answer.text
+
+
+def test_addresses_of_allowed_networks_and_the_internet_are_accepted(service: Service) -> None:
+    own = HookSettings(web_hook_networks=("10.20.0.0/16",), web_hook_refused_networks=("10.20.1.0/24",))
+    object.__setattr__(service.parts, "settings_of", lambda _: own)
+    admin = service.as_role("vo_admin", vo="cms", user="eve")
+    for number, url in enumerate(("http://10.20.0.1/", "https://198.41.0.4/", "http://a.example.org/")):
+        answer = admin.post("/api/v1/web-hooks", json={"name": f"{number}", "url": url})
+        assert answer.status_code == 201, answer.text
+    refused = admin.post("/api/v1/web-hooks", json={**WANTED, "url": "https://10.20.1.1/"})
+    assert "may not reach here" in refused.text
 
 
 def go(service: Service, walk: Walk) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pilotage.cli import settings
+from pilotage.cli import engine, home_directory, settings, wiring
+from pilotage.cli.processes import serve
 from pilotage.cli.settings import InvalidSettings
 from pilotage.plugins.web_hooks.settings import HookSettings
 
@@ -33,3 +34,12 @@ def test_a_wrong_value_is_named_as_it_was_given(line: str, tmp_path: Path) -> No
     (tmp_path / "pilotage.yaml").write_text(f"{line}\n")
     with pytest.raises(InvalidSettings, match=f"pilotage.yaml: {line.partition(':')[0]}"):
         settings.load({"home": tmp_path}, {})
+
+
+def test_the_service_has_those_of_its_process(tmp_path: Path) -> None:
+    (tmp_path / "pilotage.yaml").write_text("web_hook_networks: 10.20.0.0/16\n")
+    chosen = settings.load({"home": tmp_path}, {})
+    home_directory.make_home(tmp_path)
+    engine.upgrade_schema(chosen.direct_url)
+    with wiring.open_current_engine(chosen) as opened, serve.run_services(chosen, opened) as parts:
+        assert parts.settings_of(HookSettings).web_hook_networks == ("10.20.0.0/16",)
