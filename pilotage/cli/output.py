@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import logging
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,6 @@ from pilotage.cli.errors import harmless
 
 #: Width without a terminal: lines are not cut or wrapped, and a table is separated by tabs, for programs.
 _UNLIMITED = 10_000
-#: Signs by which texts of others may give orders to a terminal, or hide or reorder what stands there.
-_HIDDEN = re.compile(
-    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
 
 _COLOURS = {
     "good": "green",
@@ -74,9 +69,11 @@ def _plain_console(**settings: Any) -> Console:
 def emit(data: object, *, as_json: bool, render: Callable[[], RenderableType]) -> None:
     """Print `data` as JSON, or what `render` makes of it: of an empty text not even a line."""
     if as_json:
+        from pilotage import hidden_signs  # imported late: without --json no command needs it
+
         is_utf8 = (sys.stdout.encoding or "").lower() in ("utf-8", "utf8")
         text = json.dumps(data, indent=2, default=str, ensure_ascii=not is_utf8)
-        sys.stdout.write(_HIDDEN.sub(lambda sign: json.dumps(sign[0])[1:-1], text) + "\n")
+        sys.stdout.write(hidden_signs.escape(text) + "\n")
         return
     rendered, shown = render(), console()
     if isinstance(rendered, Table) and shown.width == _UNLIMITED:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from pilotage import hidden_signs
 from pilotage.service.auth import visibility
 from pilotage.service.auth.callers import Caller
 from pilotage.service.models import StrictInput
@@ -199,11 +200,16 @@ def text(answer: AccountingAnswer) -> str:
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """One line of CSV; texts that a spreadsheet would take for a formula are quoted."""
+    """One line of CSV; texts that a spreadsheet would take for a formula are quoted.
+
+    Control characters are escaped: commands write it to a terminal as it is.
+    """
     written = io.StringIO()
-    csv.writer(written, lineterminator="\r\n").writerow(map(_escape_formula, values))
+    csv.writer(written, lineterminator="\r\n").writerow(map(_make_harmless, values))
     return written.getvalue()
 
 
-def _escape_formula(value: object) -> object:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+def _make_harmless(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return hidden_signs.escape(f"'{value}" if value.startswith(_FORMULA) else value)
