@@ -47,6 +47,15 @@ def check_url(url: str) -> str:
     return url
 
 
+def is_open(url: str) -> bool:
+    """Whether it names servers that every process which reaches them over TCP may use: without a login."""
+    parts = split_url(url)
+    if parts.scheme in _SENTINELS:
+        return parse_sentinels(url).password is None
+    has_login = parts.login.partition(":")[2] or parse_qs(parts.query).keys() & {"password", "ssl_certfile"}
+    return parts.scheme != "unix" and not has_login
+
+
 def parse_sentinels(url: str) -> SentinelAddress:
     """The parts of a URL with Sentinels; ValueError if one is missing or wrong."""
     parts = split_url(url)

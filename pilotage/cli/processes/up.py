@@ -26,6 +26,7 @@ from pilotage.service.app import create_app
 from pilotage.service.auth import callers
 from pilotage.service.services import Services
 from requirements.errors import did_you_mean, format_count, format_duration
+from taskqueue.db import redis_servers
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,8 @@ def _banner_lines(chosen: Settings, parts: Services, url: str) -> list[str]:
         lines.append(f"up to {format_count(chosen.pilots, 'pilot')} at {chosen.site} as jobs need them")
         if os.getuid() == 0:
             lines.append("their jobs run as root and can change this machine: start it as another user")
+        if chosen.redis_url is not None and redis_servers.is_open(chosen.redis_url):
+            lines.append("their jobs can reach Redis, which needs no password: set one, or use unix://PATH")
     home = "" if chosen.home == client_home.default_home(os.environ) else f" --home {chosen.home}"
     lines += ["", f"pilotage login{home}   (a link to the web pages)"]
     lines += [f"pilotage job submit{home} FILE", f"pilotage job list{home}"]

@@ -90,3 +90,22 @@ def test_the_parts_of_a_url_with_sentinels() -> None:
         tls=True,
         of_sentinels=(("password", "c"),),
     )
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("redis://127.0.0.1", True),
+        ("redis://pilot@127.0.0.1:6379/0", True),
+        ("redis://:@127.0.0.1", True),
+        ("rediss://127.0.0.1", True),
+        ("redis+sentinel://h1,h2/pilotage?sentinel_password=c", True),
+        ("redis://:secret@127.0.0.1", False),
+        ("redis://127.0.0.1?password=secret", False),
+        ("rediss://127.0.0.1?ssl_certfile=/etc/redis.pem", False),
+        ("redis+sentinel://:secret@h1,h2/pilotage", False),
+        ("unix:///run/redis.sock", False),
+    ],
+)
+def test_a_server_without_a_login_is_open_to_all_that_reach_it(url: str, is_open: bool) -> None:
+    assert redis_servers.is_open(redis_servers.check_url(url)) is is_open
