@@ -56,18 +56,19 @@ def make_engine(url: str, *, pool_size: int, setting: str = "database_url") -> E
         raise InvalidSettings([Problem(path=setting, message=str(error))]) from None
 
 
-def upgrade_schema(url: str, *, first_job_id: int = 1, report: Callable[[str], None] = log.info) -> None:
+def upgrade_schema(url: str, *, first_job_id: int = 1, report: Callable[[str], None] = log.info) -> bool:
     """Create the tables, or upgrade them to this release; new jobs get ids from `first_job_id` on.
 
-    `report` gets lines about what may take minutes.
+    `report` gets lines about what may take minutes. Returns whether the tables were created.
     """
     engine = make_engine(url, pool_size=1)
     try:
         with translate_unreachable(url):
-            database.upgrade(url, report)
+            is_new = database.upgrade(url, report)
             if first_job_id > 1:
                 with database.writing(engine) as conn:
                     sql.raise_ids(conn, jobs, first_job_id)
+            return is_new
     finally:
         engine.dispose()
 

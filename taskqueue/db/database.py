@@ -387,8 +387,10 @@ class SchemaState:
         return self.current == self.head
 
 
-def upgrade(url: str, report: Callable[[str], None] = log.info) -> None:
+def upgrade(url: str, report: Callable[[str], None] = log.info) -> bool:
     """Upgrade the schema to this program's revision in one transaction; concurrent calls are safe.
+
+    Returns whether the database was empty.
 
     Processes that work meanwhile lock tables in another order than migrations, and some for long: then the
     transaction is rolled back and carried out again. Indexes of tables with rows follow it, beside writers;
@@ -399,7 +401,7 @@ def upgrade(url: str, report: Callable[[str], None] = log.info) -> None:
     """
     engine = connect(url, pool_size=1, busy_timeout=600)
     try:
-        run_with_retry(
+        return run_with_retry(
             lambda: _upgrade_once(engine, report),
             tries=_UPGRADE_TRIES,
             is_passing=lambda error: is_conflict(error) or is_lock_timeout(error),
@@ -408,11 +410,12 @@ def upgrade(url: str, report: Callable[[str], None] = log.info) -> None:
         engine.dispose()
 
 
-def _upgrade_once(engine: Engine, report: Callable[[str], None]) -> None:
+def _upgrade_once(engine: Engine, report: Callable[[str], None]) -> bool:
     with writing(engine) as conn:
         _wait_for_other_upgrades(conn)
-        if _read_state(conn).is_newer:
-            return
+        before = _read_state(conn)
+        if before.is_newer:
+            return False
         from alembic import command
 
         from taskqueue.db import missing_indexes
@@ -421,6 +424,7 @@ def _upgrade_once(engine: Engine, report: Callable[[str], None]) -> None:
         are_built = missing_indexes.build_at_once(conn, report)
     if not are_built:
         missing_indexes.build_beside_writers(engine, report)
+    return before.current is None
 
 
 def schema_state(engine: Engine) -> SchemaState:

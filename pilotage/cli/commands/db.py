@@ -27,10 +27,10 @@ def upgrade(chosen: Settings, *, as_json: bool) -> None:
     """
     home_directory.make_home(chosen.home)
     keys.load_or_create(chosen.key)
-    cli_engine.upgrade_schema(
+    is_new = cli_engine.upgrade_schema(
         chosen.direct_url, first_job_id=chosen.first_job_id, report=partial(typer.echo, err=True)
     )
-    _report(chosen, as_json=as_json)
+    _report(chosen, as_json=as_json, is_new=is_new)
 
 
 @settings.command_with("database_url")
@@ -107,13 +107,13 @@ def _recovery_lines(done: RecoveryResult) -> str:
     )
 
 
-def _report(chosen: Settings, *, as_json: bool) -> bool:
+def _report(chosen: Settings, *, as_json: bool, is_new: bool = False) -> bool:
     with cli_engine.open_engine(chosen.database_url) as engine:
         state = database.schema_state(engine)
         with database.reading(engine) as conn:
             layout = log_partitions.read_layout(conn)
     url = cli_engine.hide_password(chosen.database_url)
-    message = _schema_message(state)
+    message = "was created" if is_new else _schema_message(state)
     data = {
         "database": url,
         "revision": state.current,
