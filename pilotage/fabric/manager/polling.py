@@ -17,6 +17,9 @@ from pilotage.fabric.runner import status_files
 from pilotage.fabric.runner.status_files import PAYLOAD, SITE
 from requirements.errors import format_count
 
+#: Message of a local job that ended because of that, whatever its batch system or its payload made of it.
+_WITH_ITS_GRID_JOB = "its grid job was killed"
+
 
 def retry_or_give_up(
     job: LocalJob, cause: str, said: Report, entry: GridJobEntry, retries: Retries
@@ -28,7 +31,9 @@ def retry_or_give_up(
     why = ": ".join(filter(None, (said.minor_status, said.application_status))) or "ended without a word"
     line = f"local job {job.number}, try {job.tries} ({job.stamp}): {why}"
     if entry.cancelled:
-        return replace(job, state=LocalState.KILLED, exit_code=said.exit_code, message=why), f"{line}; killed"
+        message = _WITH_ITS_GRID_JOB if cause == SITE else why
+        killed = replace(job, state=LocalState.KILLED, exit_code=said.exit_code, message=message)
+        return killed, f"{line}; killed"
     if job.tries < retries.tries and (cause == SITE or (cause == PAYLOAD and retries.exit_codes)):
         return replace(job.again(), message=why), f"{line}; it is tried again"
     return replace(job, state=LocalState.FAILED, exit_code=said.exit_code, message=why), f"{line}; given up"

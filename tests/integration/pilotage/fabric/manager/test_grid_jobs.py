@@ -180,6 +180,8 @@ def test_a_killed_grid_job_ends_all_local_jobs_and_brings_what_they_wrote(site: 
     assert job.outcome is not None
     assert job.outcome.minor_status == "Received Kill signal"
     assert job.local == {LocalState.KILLED: 4}
+    rows = json.loads(output(job)["local-jobs.json"])
+    assert {row["message"] for row in rows} == {"its grid job was killed"}
     assert {name for name in output(job) if name.startswith("events")} == {"events.txt.1", "events.txt.2"}
 
 
