@@ -272,7 +272,10 @@ def _unique_entries(entries: Sequence[tuple[str, object]]) -> dict[str, object]:
     names = Counter(name.lower() for name, _ in entries)
     for name, _ in entries:
         if not _NAME.fullmatch(name):
-            raise WrongUsage(f"{name!r:.80} is not a valid name, allowed are letters, digits and . _ : @ + -")
+            of_ad = "; ads of GLUE 1 are for `pilotage config import classad`" if name.startswith("[") else ""
+            raise WrongUsage(
+                f"{name!r:.80} is not a valid name, allowed are letters, digits and . _ : @ + -{of_ad}"
+            )
         if names[name.lower()] > 1:
             raise WrongUsage(f"{name:.80} is given {names[name.lower()]} times")
     return dict(entries)

@@ -18,6 +18,15 @@ def test_a_name_that_no_expression_can_read_is_refused(text: str) -> None:
         site.parse_counts(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "is_ad"), [('[ GlueCEUniqueID = "a"; GlueCEStateFreeCPUs = 3 ]', True), ("a b!=7", False)]
+)
+def test_an_ad_of_glue_1_is_refused_with_the_command_that_reads_it(text: str, is_ad: bool) -> None:
+    with pytest.raises(WrongUsage) as refused:
+        site.parse_counts(text)
+    assert ("`pilotage config import classad`" in str(refused.value)) is is_ad
+
+
 def test_names_and_values_are_read_from_lines() -> None:
     text = "# counted by ps\nCurrentJobs=12\n\n Load = 0.5\nName=a=b\nDraining=true\nFactor=inf\n"
     said = {"CurrentJobs": 12, "Load": 0.5, "Name": "a=b", "Draining": True, "Factor": "inf"}
