@@ -3,16 +3,18 @@
 `./dev test` runs what is in no group, `./dev test --all` everything, `./dev test --called` the groups whose
 sources changed since the last tag (without one, in the last 30 commits), the oldest run first, for an hour. A
 run of `--all` notes each group that passed in `RUNS`. `python -m tests.tiers` lists what is
-called, and refuses if a group has not run for 100 commits.
+called, and refuses if a group that can run on this host has not run for 100 commits, or never.
 """
 
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
+
+from tests.support import container_engines
 
 ROOT = Path(__file__).parent.parent
 #: A line for each group: its name, and commit and date of its last whole run that passed.
@@ -49,6 +51,7 @@ class Group:
     suites: tuple[str, ...] = ()  #: of `tests.debian.SUITES`: each test that needs one of them, too
     second_database: bool = False  #: tests of both databases on PostgreSQL, but for `ON_BOTH_DATABASES`
     sources: tuple[str, ...]  #: beginnings of paths whose change calls for it
+    can_run: Callable[[], bool] = lambda: True  #: on this host
 
     def has(self, file: str, suites: Collection[str], database: str = "") -> bool:
         """Whether a test belongs to this group; `database`: the one of the two that it runs on."""
@@ -153,8 +156,14 @@ GROUPS = (
     ),
     Group(
         name="image",
-        files=("tests/acceptance/test_image.py", "tests/acceptance/test_release.py"),
+        files=("tests/acceptance/test_image.py",),
         sources=("deploy/",),
+        can_run=lambda: container_engines.find() is not None,
+    ),
+    Group(
+        name="release",
+        files=("tests/acceptance/test_release.py",),
+        sources=("deploy/", "packages/"),
     ),
     Group(
         name="second database",
@@ -192,8 +201,13 @@ def list_called(root: Path = ROOT) -> list[str]:
 
 
 def list_overdue(root: Path = ROOT) -> list[str]:
-    """The groups whose last run is further back than `LONGEST` commits of a history that has it."""
-    return [name for name, run in read_runs(root).items() if (_commits_since(root, run) or 0) > LONGEST]
+    """The groups whose last run is further back than `LONGEST` commits of a history that has it.
+
+    Also those that never ran, unless they cannot on this host.
+    """
+    runs = read_runs(root)
+    late = [name for name, run in runs.items() if (_commits_since(root, run) or 0) > LONGEST]
+    return late + [group.name for group in GROUPS if group.name not in runs and group.can_run()]
 
 
 def read_runs(root: Path = ROOT) -> Mapping[str, Run]:
@@ -242,7 +256,7 @@ def main() -> None:
     print("called:", ", ".join(list_called()) or "nothing")  # noqa: T201
     if overdue := list_overdue():
         sys.exit(
-            f"not run in the last {LONGEST} commits: {', '.join(overdue)}; "
+            f"not run in the last {LONGEST} commits, or never: {', '.join(overdue)}; "
             "run ./dev test --all and commit tests/nightly/runs.txt"
         )
 

@@ -82,13 +82,25 @@ def test_a_group_is_overdue_after_so_many_commits(
     tmp_path: Path, commit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiers, "LONGEST", 5)
+    write_runs(tmp_path, [name for name in ALL if name != "image"], "0123456789ab")  # called in any case
     write_runs(tmp_path, ["image"], commit("README.md"))
-    write_runs(tmp_path, ["model"], "0123456789ab")  # which is called in any case
     for _ in range(tiers.LONGEST):
         commit()
     assert tiers.list_overdue(tmp_path) == []
     commit()
     assert tiers.list_overdue(tmp_path) == ["image"]
+
+
+def test_a_group_that_never_ran_is_overdue_where_it_can_run(
+    tmp_path: Path, commit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never, absent = (
+        tiers.Group(name=name, sources=(), can_run=lambda can=can: can)
+        for name, can in (("never", True), ("absent", False))
+    )
+    monkeypatch.setattr(tiers, "GROUPS", (*tiers.GROUPS, never, absent))
+    write_runs(tmp_path, ALL, commit("README.md"))
+    assert tiers.list_overdue(tmp_path) == ["never"]
 
 
 def test_a_run_replaces_the_one_before(tmp_path: Path, commit: Callable[..., str]) -> None:
