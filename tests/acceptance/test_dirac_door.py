@@ -251,15 +251,19 @@ def test_a_killed_payload_learns_it_and_others_see_no_jobs(door: Door) -> None:
 
 
 def _ask(door: Door, proxy: Path, *, key: Path | None = None, data: str = "") -> tuple[int, str]:
-    """The status (0: no TLS) and the text of an answer to `whoami`, from a client that trusts the door."""
+    """The status and the text of an answer to `whoami`, from a client that trusts the door.
+
+    Where TLS fails, 0 and what the client says.
+    """
     data = data or "method=whoami&args=[]"
     command = [
-        *("curl", "--silent", "--cacert", str(door.authority.certificate), "--cert", str(proxy)),
-        *("--key", str(key or proxy), "--write-out", "\n%{http_code}", "--data", data),
+        *("curl", "--silent", "--show-error", "--cacert", str(door.authority.certificate)),
+        *("--cert", str(proxy), "--key", str(key or proxy), "--write-out", "\n%{http_code}", "--data", data),
         f"{door.url}/WorkloadManagement/Matcher",
     ]
-    text, _, status = subprocess.run(command, capture_output=True, text=True).stdout.rpartition("\n")
-    return int(status), text
+    done = subprocess.run(command, capture_output=True, text=True)
+    text, _, status = done.stdout.rpartition("\n")
+    return int(status), text or done.stderr
 
 
 def test_only_valid_certificates_with_a_group_of_the_registry_are_accepted(
@@ -273,14 +277,19 @@ def test_only_valid_certificates_with_a_group_of_the_registry_are_accepted(
     nested = make_proxy(limited, limited, tmp_path / "nested.proxy", group="lhcb_admin")
     assert json.loads(_ask(door, nested)[1])["Value"]["group"] == "lhcb_user"  # the owner's own choice
 
-    assert _ask(door, door.proxy("ada", "lhcb_user", "-expired", days=-1))[0] == 0
+    status, said = _ask(door, door.proxy("ada", "lhcb_user", "-expired", days=-1))
+    assert (status, "alert certificate expired" in said) == (0, True), said
+    starting.wait_until(
+        lambda: "is refused: certificate has expired" in door.process.log.read_text(), PATIENCE
+    )
     assert _ask(door, door.proxy("ada", "lhcb_admin", "-wrong"))[0] == 401
     assert _ask(door, door.proxy("ada", "nobody", "-unknown"))[0] == 401
     assert _ask(door, door.proxy("ada", None, "-none"))[0] == 401
     assert _ask(door, door.proxy("eve", "lhcb_user"))[0] == 401
     (tmp_path / "other").mkdir()
     foreign = Authority(tmp_path / "other").sign("ada")
-    assert _ask(door, make_proxy(*foreign, tmp_path / "foreign.proxy", group="lhcb_user"))[0] == 0
+    status, said = _ask(door, make_proxy(*foreign, tmp_path / "foreign.proxy", group="lhcb_user"))
+    assert (status, "alert unknown ca" in said) == (0, True), said
 
     submission = ("JobManagerClient", "submitJob", JDL)
     for proxy in ("ada-lhcb_user-expired", "ada-lhcb_admin-wrong", "ada-None-none", "foreign"):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -191,6 +192,20 @@ def test_strangers_and_unknown_methods_are_refused(ask: Ask):
     assert ask("ada", MANAGER, body=b"x" * (17 << 20)).status_code == 413
     assert ask("ada", MANAGER, body=b"x" * (1 << 20)).json()["OK"] is False
     assert ask("ada", MATCHER, body=b"x" * (1 << 20)).status_code == 413
+
+
+def test_the_methods_that_the_page_for_operators_names_are_not_answered(ask: Ask):
+    page = (Path(__file__).parents[3] / "docs" / "operator" / "dirac-reference.md").read_text()
+    section = page.partition("## Methods that are not answered\n")[2].partition("\n## ")[0]
+    [first] = re.findall(r"every method is answered but `(\w+)` of (\w+)", section)
+    table = section.partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ")[:2] for line in table.splitlines()]
+    named = {(service, name) for service, text in rows for name in re.findall(r"`(\w+)`", text)}
+    named.add(first[::-1])
+    assert len(named) > 12
+    for service, method in sorted(named):
+        answer = ask("ada", f"/WorkloadManagement/{service}", method)
+        assert answer.status_code == 501, (service, method, answer.text)
 
 
 @pytest.mark.usefixtures("_rates_gain_nothing")
