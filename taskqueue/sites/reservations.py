@@ -1,10 +1,15 @@
 """Reservations: matches that a site's own counts do not contain yet; and advertisements, which contain them.
 
 A reservation ends when an advertisement acknowledges it, when its pilot closes the attempt (finish, release),
-or when its lease ends before it was started. An attempt that was rescheduled may still be there until its
-pilot notices: if it was started it stays reserved until an advertisement that was counted after its start,
-else until the first advertisement after the end of its lease, when its pilot gives it up. The attempt's state
-is read from `attempts`; only advertisements write here.
+or when its lease ends before it was started. An attempt that was taken away may still be there until its
+pilot notices: if it was started, and then rescheduled, killed or lost, it stays reserved until an
+advertisement that was counted after its start, else until the first advertisement after the end of its lease,
+when its pilot gives it up. The attempt's state is read from `attempts`; only advertisements write here.
+
+No time ends the reservation of a started attempt sooner, not even of a lost one: the reported end of its
+pilot may be wrong, local jobs of a gateway that is away run on, and so do pilots with times of their own
+(`Attempt.times`); and it is resumed when its pilot comes back. Such a reservation takes no room for long:
+without a fresh advertisement none counts.
 
 The site fetches a watermark, counts, and advertises as of the watermark. Every attempt whose start was
 recorded when the watermark was issued is in the count, or has left the site: a job is there before its start
@@ -50,6 +55,7 @@ _BY_ITS_PILOT = ("finished", "released")
 
 _THE_SCOPE = table.c.scope == bindparam("the_scope")
 _ITS_ATTEMPT = and_(attempts.c.job_id == table.c.job_id, attempts.c.epoch == table.c.epoch)
+#: The reverse of what the triggers of `attempts` return to a throttle, which the migrations state.
 _MAY_BE_THERE: ColumnElement[bool] = or_(
     attempts.c.closed_at.is_(None),
     attempts.c.closed_as == TAKEN_AWAY,

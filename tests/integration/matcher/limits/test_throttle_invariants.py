@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
@@ -17,13 +18,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 
 from cs_config.tree.throttle import Policy
 from matcher.claim import claim_loop
 from matcher.claim.claim_request import ClaimResult
 from matcher.claim.matcher import Matcher
-from matcher.limits import throttle_standings
+from matcher.limits import compiled_rules, throttle_standings
 from requirements.states import JobStatus
 from taskqueue.db import database
 from taskqueue.errors import IllegalTransition, StaleLease
@@ -31,7 +32,8 @@ from taskqueue.jobs import control
 from taskqueue.leases import expiry
 from taskqueue.leases.reports import Note, NoteReport, PayloadResult
 from taskqueue.schema.tables import attempts
-from taskqueue.sites import occupancy, reservations, scopes
+from taskqueue.sites import occupancy, reservations, rule_counters, scope_rules, scopes
+from tests.support import databases
 from tests.support.factories import pilot_reports, queued_jobs, stored_rows
 from tests.support.fakes.site_counter import GATHERING, POLLING, SUBMITTING, Gateway
 
@@ -337,6 +339,100 @@ def test_a_job_that_is_rescheduled_on_its_way_counts_until_its_lease_ends(
     machine.now += 2 * LEASE
     assert machine._advertise(machine.gateway.count(machine._watermark()))
     assert machine._room() == 1
+
+
+def _reschedule(machine: Throttled, lease: str) -> None:
+    stored_rows.reschedule(machine.engine, machine.now, machine.jobs[lease])
+
+
+def _kill(machine: Throttled, lease: str) -> None:
+    """Its pilot is silent, so the agent closes the attempt."""
+    stored_rows.kill(machine.engine, machine.now, machine.jobs[lease])
+    machine.time_passes(2 * LEASE)
+
+
+def _lose(machine: Throttled, lease: str) -> None:
+    machine.lose()
+
+
+TAKEN_AWAY: dict[str, Callable[[Throttled, str], None]] = {
+    "rescheduled": _reschedule,
+    "killed": _kill,
+    "lost": _lose,
+}
+
+
+def _begin(engine: Engine, now: datetime) -> Throttled:
+    """A throttle with room for two."""
+    machine = _derive(engine, now)()
+    machine.begin(policy=Policy.BROKERING)
+    return machine
+
+
+def _start_one(machine: Throttled) -> str:
+    """The lease of a job that is matched, arrives and starts."""
+    machine.match(which=0, count=1)
+    machine.all_arrive()
+    [lease] = machine.gateway.phases
+    machine._start(lease)
+    return lease
+
+
+def _count_reserved(machine: Throttled) -> int:
+    """What the counter has, which must be what the rows are, counted in each way."""
+    with database.reading(machine.engine) as conn:
+        [rule] = scope_rules.read_rules(conn, [machine.site.lower()])
+        shown = reservations.list_reservations(conn, machine.site, 10)
+        assert reservations.count_reservations(conn, [machine.site]).get(machine.site, 0) == rule.n
+        assert len(shown) == rule.n
+        assert not rule_counters.list_differences(conn, compiled_rules.counts)
+    return rule.n
+
+
+@pytest.mark.parametrize("closed_as", list(TAKEN_AWAY))
+def test_a_job_that_is_taken_away_after_its_start_counts_until_an_advertisement_counted_since(
+    engine: Engine, now: datetime, closed_as: str
+) -> None:
+    machine = _begin(engine, now)
+    lease = _start_one(machine)
+    TAKEN_AWAY[closed_as](machine, lease)
+    query = select(attempts.c.closed_as).where(attempts.c.lease == lease)
+    assert databases.scalar(engine, query) == closed_as
+    machine.now += timedelta(days=2)
+    assert (_count_reserved(machine), machine._room()) == (1, 1), "it may still run"
+    with database.writing(engine) as conn:
+        [rule] = scope_rules.read_rules(conn, [machine.site.lower()])
+        rule_counters.mend(conn, rule, compiled_rules.counts)
+    assert (_count_reserved(machine), machine._room()) == (1, 1), "counted again from the rows"
+    machine.gateway.phases[lease] = POLLING
+    assert machine._advertise(machine.gateway.count(machine._watermark()))
+    assert (_count_reserved(machine), machine._room()) == (0, SUBMITTING_AT_MOST)
+
+
+@pytest.mark.parametrize("closed_as", list(TAKEN_AWAY))
+def test_an_advertisement_counted_before_the_start_of_a_job_that_is_taken_away_does_not_contain_it(
+    engine: Engine, now: datetime, closed_as: str
+) -> None:
+    machine = _begin(engine, now)
+    late = machine.gateway.count(machine._watermark())
+    lease = _start_one(machine)
+    TAKEN_AWAY[closed_as](machine, lease)
+    assert machine._advertise(late)
+    assert (_count_reserved(machine), machine._room()) == (1, 1)
+
+
+def test_a_lost_job_that_comes_back_counts_once_until_it_ends(engine: Engine, now: datetime) -> None:
+    machine = _begin(engine, now)
+    lease = _start_one(machine)
+    machine.lose()
+    machine._hear(lease)
+    query = select(attempts.c.closed_at, attempts.c.lost_at).where(attempts.c.lease == lease)
+    with database.reading(engine) as conn:
+        resumed = conn.execute(query).one()
+    assert (resumed.closed_at, resumed.lost_at) == (None, machine.now)
+    assert (_count_reserved(machine), machine._room()) == (1, 1)
+    machine._report(lease)
+    assert (_count_reserved(machine), machine._room()) == (0, SUBMITTING_AT_MOST)
 
 
 def test_our_own_states_count_a_job_that_is_rescheduled_on_its_way_until_its_lease_ends(
