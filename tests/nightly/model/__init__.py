@@ -26,12 +26,12 @@ of a job alone, or its fewest where a limit counts cores, its epoch is the next)
 job fits, and the reason is true); explanations (candidates, eligible queues, and how many queues each
 requirement excludes, of the job, of its description and of imagined jobs); flags for batch systems (each node
 that fulfils the requirements fulfils them, and the reverse where they suffice); reports of closed attempts
-(409); wrong submissions (400, nothing stored).
+(409); wrong submissions (400, nothing stored); what throttles reserve of jobs whose pilots are lost; what
+comes back after temporary values within one another.
 
 Left out, since the documents do not determine it: throttles that are added where jobs were taken away,
-requests without a queue where places inside have limits, temporary changes on top of temporary ones, the
-reservation of a started job whose pilot was lost (until the next advertisement, or for `RunOnTime`), facts of
-nodes that their queue does not declare possible, pilots that measured only some of them.
+requests without a queue where places inside have limits, facts of nodes that their queue does not declare
+possible, pilots that measured only some of them.
 
 Its power was tried by faults that were planted in the service, with the default number of runs on SQLite.
 Where fewer than three seeds stand, no more were run. The number of commands depends much on the seed:

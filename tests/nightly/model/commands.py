@@ -10,7 +10,7 @@ from tests.nightly.model.world import ADMISSIONS
 from tests.nightly.model.writing import FORMS
 
 SITES = ("S1@.x", "S2@.x")
-#: Where pilots of `hasty` get lost: no throttle, no limit.
+#: Where pilots of `hasty` get lost: no throttle, no limit; and where a throttle lets them in.
 LOST = "L@.x"
 QUEUES = ("S1@.x/ce/q", "S1@.x/ce/r", "S1@.x/cf/q", "S2@.x/ce/q", "S2@.x/cf/r", f"{LOST}/ce/q")
 
@@ -31,6 +31,13 @@ PARAMETERS: dict[str, list[Any]] = {
     "Platform": ["el8", ["el9", "EL8"], None],
     "WholeNode": [True, False],
     "Requirements": [*ADMISSIONS, None, None, None, None, None, None],
+}
+#: Values that differ for the configuration and for jobs.
+TEMPORARY: dict[str, list[Any]] = {
+    "Memory": [1000, 2000, 4000],
+    "OS": ["el8", "el9", ["el8", "el9"]],
+    "Level": [1, 2, 5],
+    "MaxRAM": [1000, 2000, 8000],
 }
 #: Values that jobs require of the parameters whose name is the site's own.
 REQUIRED: dict[str, list[Any]] = {
@@ -116,8 +123,9 @@ WEIGHTS = {
     "ban": 3,
     "advertise": 6,
     "refuse": 3,
-    "lose": 2,
+    "lose": 3,
     "regain": 1,
+    "temporary": 1,
 }
 
 
@@ -276,6 +284,13 @@ class Drawing:
         name = self._one(PARAMETERS)
         value = self._one(PARAMETERS[name])
         return {"set": {f"{path}/{name.lower() if depth == 1 else name}": value}}
+
+    def _temporary(self) -> dict[str, Any]:
+        path, depth = self._path()
+        name = self._one(TEMPORARY)
+        values = self._random.sample(TEMPORARY[name], 2)
+        path = f"{path}/{name.lower() if depth == 1 else name}"
+        return {"path": path, "values": values, "is_within": self._maybe(0.7), **self._service()}
 
     def _edit_vo(self) -> dict[str, Any]:
         path, _ = self._path()
@@ -531,7 +546,8 @@ class Drawing:
         site, ce, name = f"{LOST}/ce/q".split("/")
         resource = {"Site": site, "GridCE": ce, "Queue": name, "VO": "hasty", "CPUTime": 10**7}
         resource |= {"NumberOfProcessors": 8, "Tag": ["ta", "tb", "tc"], "GPUs": 2}
-        return {"resource": resource, "count": 3, **self._service(), "started": self._maybe(0.6)}
+        aim = self._number() if self._maybe(0.6) else None
+        return {"resource": resource, "aim": aim, "count": 3, **self._service(), "started": self._maybe(0.6)}
 
     def _regain(self) -> dict[str, Any]:
         return {}

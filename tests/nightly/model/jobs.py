@@ -39,12 +39,13 @@ class Attempt:
     was_released: bool = False  #: by its pilot, which may repeat that
     #: Rescheduled by its user: it may still run or be on its way, so its reservation stays.
     was_taken_away: bool = False
+    was_lost: bool = False  #: after its start: it may still run as well, and its pilot may come back
     #: §3 "Reservations": the places (prefixes of `queue`) whose advertisement contains it.
     acknowledged: set[str] = field(default_factory=set)
 
     @property
     def is_reserved(self) -> bool:
-        return self.is_open or self.was_taken_away
+        return self.is_open or self.was_taken_away or self.was_lost
 
 
 @dataclass(eq=False)

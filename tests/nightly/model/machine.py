@@ -146,7 +146,9 @@ class Machine:
         """
         before, after = self.world.throttled(), self.world.throttled(tree)
         new = after - before
-        taken_away = any(each.was_taken_away for place in new for each in self.world.attempts_at(place))
+        taken_away = any(
+            each.is_reserved and not each.is_open for place in new for each in self.world.attempts_at(place)
+        )
         clashes = taken_away or bool(new & self.was_throttled)
         self.was_throttled |= before if clashes else before | after
         return clashes
@@ -162,6 +164,40 @@ class Machine:
                 return True
             if answer.status != 409:
                 raise Difference(f"{method} /config: {answer.status} {answer.body}; {body}")
+
+    def do_temporary(self, path: str, values: Sequence[Any], *, is_within: bool, service: int) -> None:
+        """VO admins, `--for`: a temporary value within another gives way to it, or outlasts it.
+
+        What comes back at last is what was there before both. The first of the values is in force for hours
+        or, if the second one is to outlast it, for less.
+        """
+        first, second = ({"set": {path: value}} for value in values)
+        node = path.rpartition("/")[0]
+        if not self.world.has(node) or (self.world.has(path) and self.world.value_at(path) in values):
+            return
+        before = self.world.tree
+        self._put({**first, "revert_after": 7200 if is_within else 1}, "PATCH", service=service)
+        self._put({**second, "revert_after": 1 if is_within else 2}, "PATCH", service=service + 1)
+        if is_within:
+            self.world.change(self.world.edited(first))
+            self._come_back(path, levels=1)
+            self._put({**first, "revert_after": 1}, "PATCH", service=service)  # sooner
+        self.world.change(before)
+        self._come_back(path, levels=0)
+        self.done["temporary values came back"] += 1
+
+    def _come_back(self, path: str, *, levels: int) -> None:
+        """Wait until the value of the model is in force, with so many temporary ones, and everywhere."""
+
+        def compare() -> None:
+            left = self._get(f"/config/temporary?path={path}")["values"]
+            self._equal(f"temporary values of {path}: {left}", len(left), levels)
+            shown = World(self._get("/config")["config"])
+            wanted, seen = (each.has(path) and [each.value_at(path)] for each in (self.world, shown))
+            self._equal(f"value of {path} after a temporary one", seen, wanted)
+
+        self._eventually(compare)
+        self._settle()
 
     def _compare_preview(self, body: dict[str, Any], tree: Any, service: int) -> None:
         """Preview = effect: the pools that gain or lose queues, the jobs that become stuck or free."""
@@ -667,21 +703,55 @@ class Machine:
             self._eventually(self._compare_jobs)
             self._settle()
 
-    def _take_back(self, job: Job) -> None:
+    def _take_back(self, job: Job, *, is_lost: bool = False) -> None:
         attempt = job.open_attempt
         if attempt is not None:
-            attempt.is_open, attempt.was_taken_away = False, True
+            attempt.is_open = False
+            attempt.was_lost, attempt.was_taken_away = is_lost, not is_lost
         job.reschedules += 1
         job.status = "Waiting" if job.reschedules <= 3 else "Failed"
 
-    def do_lose(self, resource: Resource, *, count: int, service: int, started: bool) -> None:
-        """Pilots take jobs of `hasty` and are never heard of again; `regain` awaits what follows."""
-        if not self._is_specified(resource) or any(job.in_flux for job in self.world.jobs):
+    def do_lose(
+        self, resource: Resource, *, aim: int | None, count: int, service: int, started: bool
+    ) -> None:
+        """Pilots take jobs of `hasty` and are never heard of again; `regain` awaits what follows.
+
+        With `aim` they do so where a throttle lets them in. There it is awaited at once: limits of such a
+        place count these jobs until the agents take them back.
+        """
+        if any(job.in_flux for job in self.world.jobs):
             return
+        resource = resource if aim is None else self._where_throttled(resource, aim, count)
+        if not self._is_specified(resource):
+            return
+        self._lose(resource, count, service, started=started)
+        throttled = [place for place in self._places_of(resource) if place in self.world.throttled()]
+        if throttled:
+            self.do_regain()
+        for place in throttled:
+            self._eventually(lambda place=place: self._compare_reserved(place, service))
+            self.done["reservations of lost jobs"] += sum(
+                each.was_lost and place not in each.acknowledged for each in self.world.attempts_at(place)
+            )
+
+    def _where_throttled(self, resource: Resource, number: int, count: int) -> Resource:
+        """The same pilot at a queue with a throttle where it gets something; if there is none, as it is."""
+        aimed = [
+            {**resource, **dict(zip(("Site", "GridCE", "Queue"), queue.split("/"), strict=True))}
+            for queue in configuration.queues(self.world.tree)
+            if self.world.throttled().intersection(jobs.places_of(queue))
+        ]
+        start = number % max(1, len(aimed))
+        found = (each for each in aimed[start:] + aimed[:start] if self._candidates(each, count))
+        return next(found, resource)
+
+    def _places_of(self, resource: Resource) -> Sequence[str]:
+        return jobs.places_of("/".join(resource[key] for key in ("Site", "GridCE", "Queue")))
+
+    def _lose(self, resource: Resource, count: int, service: int, *, started: bool) -> None:
         for attempt in self._request(resource, count, service):
             if started and self._start(attempt, service):
-                self._take_back(attempt.job)
-                attempt.was_taken_away = False  # at these sites is no throttle that would count it
+                self._take_back(attempt.job, is_lost=True)
                 self.done["pilots lost"] += 1
             else:
                 self.done["leases gone"] += 1

@@ -4,6 +4,8 @@ import copy
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from tests.nightly.model import configuration, flags, jobs
@@ -76,6 +78,10 @@ class World:
                 return False
             node = node[part]
         return True
+
+    def value_at(self, path: str) -> Any:
+        """What the tree has at a path."""
+        return reduce(getitem, path.split("/"), self.tree)
 
     def values(self, queue: str, vo: str, tree: Tree | None = None) -> Parameters:
         """The effective parameters of a queue; kept for the trees in use."""
