@@ -91,14 +91,14 @@ def test_a_group_is_overdue_after_so_many_commits(
     assert tiers.list_overdue(tmp_path) == ["image"]
 
 
-def test_a_group_that_never_ran_is_overdue_where_it_can_run(
+def test_a_group_that_never_ran_is_overdue_if_any_host_can_run_it(
     tmp_path: Path, commit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    never, absent = (
-        tiers.Group(name=name, sources=(), can_run=lambda can=can: can)
-        for name, can in (("never", True), ("absent", False))
+    never, rare = (
+        tiers.Group(name=name, sources=(), runs_anywhere=anywhere)
+        for name, anywhere in (("never", True), ("rare", False))
     )
-    monkeypatch.setattr(tiers, "GROUPS", (*tiers.GROUPS, never, absent))
+    monkeypatch.setattr(tiers, "GROUPS", (*tiers.GROUPS, never, rare))
     write_runs(tmp_path, ALL, commit("README.md"))
     assert tiers.list_overdue(tmp_path) == ["never"]
 
