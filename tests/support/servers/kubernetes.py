@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from examples.servers.starting import free_port, wait_until
 from tests.support.processes import PILOTAGE
 from tests.support.service import NO_AUTHORITIES
 
+#: Seconds for what a pod has to come to, and until one that does not end is killed. Both are the machine's
+#: business: by the files' own numbers a pod that stands still would be killed.
+_PATIENCE, _KILL = 300.0, 900.0
 KUSTOMIZE = Path(__file__).parents[3] / "deploy" / "kustomize"
 Resource = Mapping[str, Any]
 
@@ -63,17 +67,21 @@ class Pod:
 
     def start(self) -> None:
         """Start its container, with an address and a file of this host in the place of its own."""
-        [declared] = self.container["ports"]
         here = {
-            str(declared["containerPort"]): str(self.port),
             "0.0.0.0": "127.0.0.1",  # noqa: S104
             "/etc/pilotage/resources/resources.yaml": self.env["PILOTAGE_RESOURCES"],
         }
+        here |= {str(each["containerPort"]): str(self.port) for each in self.container.get("ports", ())}
         arguments = [here.get(each, each) for each in self.container["args"]]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(PILOTAGE), *arguments], stdout=log, stderr=log, env={**os.environ, **self.env}
             )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def is_running(self) -> bool:
@@ -94,22 +102,44 @@ class Pod:
         return answer.status_code < 400
 
     def wait_until_ready(self) -> None:
-        wait_until(lambda: self.passes("startupProbe"))
-        wait_until(lambda: self.passes("readinessProbe"))
+        """Wait for its probes, and until it handles SIGTERM: before, the signal would kill it."""
+        for probe in ("startupProbe", "readinessProbe"):
+            if probe in self.container:
+                self._probe_until(probe, passes=True)
+        wait_until(self._handles_sigterm, _PATIENCE)
+
+    def _handles_sigterm(self) -> bool:
+        assert self.is_running, self.log.read_text()
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        [caught] = (int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
+        return bool(caught >> (signal.SIGTERM - 1) & 1)
 
     def wait_until_not_ready(self) -> bool:
-        """Wait for as many failed probes in a row as its probe wants; whether it answered all of them."""
-        alive = True
-        for _ in range(self.container["readinessProbe"]["failureThreshold"]):
-            wait_until(lambda: not self.passes("readinessProbe"))
-            alive = alive and self.is_running and self._lives()
-        return alive
+        """Wait for as many failed probes in a row as its probe wants; whether it still answered then."""
+        self._probe_until("readinessProbe", passes=False)
+        return self.is_running and self._lives()
+
+    def _probe_until(self, probe: str, *, passes: bool) -> None:
+        """Probe each `periodSeconds`, until it has passed or failed as often in a row as the probe wants."""
+        declared = self.container[probe]
+        wanted = declared.get("successThreshold", 1) if passes else declared.get("failureThreshold", 3)
+        end, in_a_row = time.monotonic() + _PATIENCE, 0
+        while True:
+            in_a_row = in_a_row + 1 if self.passes(probe) is passes else 0
+            if in_a_row == wanted:
+                return
+            if time.monotonic() > end:
+                raise TimeoutError(f"{probe} of {self.log.stem}: {self.log.read_text()}")
+            time.sleep(declared.get("periodSeconds", 10))
 
     def _lives(self) -> bool:
         """Whether one of as many probes succeeds as may fail in a row."""
-        return any(
-            self.passes("livenessProbe") for _ in range(self.container["livenessProbe"]["failureThreshold"])
-        )
+        declared = self.container["livenessProbe"]
+        for _ in range(declared.get("failureThreshold", 3)):
+            if self.passes("livenessProbe"):
+                return True
+            time.sleep(declared.get("periodSeconds", 10))
+        return False
 
     def kill(self) -> None:
         assert self._process is not None
@@ -117,14 +147,17 @@ class Pod:
         self._process.wait()
 
     def terminate(self) -> None:
+        """Wait as its `preStop` does, and send SIGTERM."""
         assert self._process is not None
+        if hooks := self.container.get("lifecycle"):
+            time.sleep(hooks["preStop"]["sleep"]["seconds"])
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self) -> int:
-        """Wait for its end, and return its status: -9 if it was killed after five minutes."""
+        """Wait for its end, and return its status: -9 if it was killed, since it did not end."""
         assert self._process is not None
         try:
-            return self._process.wait(300)
+            return self._process.wait(_KILL)
         except subprocess.TimeoutExpired:
             self._process.kill()
             return self._process.wait()
@@ -165,17 +198,23 @@ class Endpoints:
         while not self._stop.is_set():
             with suppress(TimeoutError):
                 client, _ = self._listener.accept()
-                threading.Thread(target=self._forward, args=(client, self._choose()), daemon=True).start()
+                client.settimeout(None)
+                try:
+                    pod = self._connect()
+                except OSError:
+                    client.close()
+                else:
+                    threading.Thread(target=self._forward, args=(client, pod), daemon=True).start()
 
-    def _choose(self) -> int:
+    def _connect(self) -> socket.socket:
+        """Connect to the next pod; none is removed meanwhile."""
         with self._lock:
             self._next += 1
-            return self._ports[self._next % len(self._ports)]
+            return socket.create_connection(("127.0.0.1", self._ports[self._next % len(self._ports)]))
 
     @staticmethod
-    def _forward(client: socket.socket, port: int) -> None:
-        with client, suppress(OSError), socket.create_connection(("127.0.0.1", port)) as pod:
-            client.settimeout(None)
+    def _forward(client: socket.socket, pod: socket.socket) -> None:
+        with client, pod, suppress(OSError):
             other = {client: pod, pod: client}
             with selectors.DefaultSelector() as ready:
                 for end in other:
