@@ -1,6 +1,9 @@
 """Requests that are under way for longer than a service waits for them at its end."""
 
+import asyncio
+import json
 import signal
+import socket
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -10,11 +13,15 @@ from pathlib import Path
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pilotage.cli import settings
 from pilotage.cli.processes import serve
+from pilotage.cli.settings import Settings
 from pilotage.service import app as app_of_service
 from pilotage.service.app import create_app
+from tests.support import wait
 from tests.support.routes_by_role import QUEUE
 from tests.support.service import running_on_sqlite, served
 
@@ -124,3 +131,82 @@ def test_ctrl_c_ends_it_without_a_delay(sqlite_template: Path, tmp_path: Path) -
         server = serve._Server(serve.configuration(app, log_level="info"), delay=3600)
         with _serving(server):
             server.handle_exit(signal.SIGINT, None)
+
+
+class BodyParts:
+    """An application, and the event loops in which it has got a part of a body that is not the last."""
+
+    def __init__(self, app: ASGIApp, loops: list[asyncio.AbstractEventLoop]) -> None:
+        self._app = app
+        self._loops = loops
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_part() -> Message:
+            message = await receive()
+            if message.get("more_body", False):
+                self._loops.append(asyncio.get_running_loop())
+            return message
+
+        await self._app(scope, receive_part, send)
+
+
+def test_a_request_whose_body_still_comes_is_waited_for_as_long_as_is_set(
+    sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    chosen = settings.load({"home": tmp_path, "shutdown_grace": 3600, "log_level": "info"}, {})
+    body = json.dumps({"jobs": [{"Executable": "x"}]}).encode()
+    may_go_on = threading.Event()
+
+    def send_halves() -> Iterator[bytes]:
+        yield body[:9]
+        may_go_on.wait(300)
+        yield body[9:]
+
+    with running_on_sqlite(sqlite_template, tmp_path) as service, ThreadPoolExecutor(1) as threads:
+        app = create_app(service.parts)
+        loops: list[asyncio.AbstractEventLoop] = []
+        app.add_middleware(BodyParts, loops=loops)
+        with _serving(_make_server(app, chosen, monkeypatch)) as (server, at):
+            try:
+                asked = threads.submit(
+                    httpx.post,
+                    f"{at}/api/v1/jobs",
+                    content=send_halves(),
+                    headers={
+                        "Authorization": f"Bearer {service.token('user', vo='cms', user='ada')}",
+                        "Content-Type": "application/json",
+                        "Content-Length": str(len(body)),
+                    },
+                    timeout=300,
+                    trust_env=False,
+                )
+                wait.until(lambda: loops)
+                server.handle_exit(signal.SIGTERM, None)
+                wait.until(lambda: "Waiting for connections to close" in caplog.text)
+                later = _advance(100, monkeypatch)
+                asyncio.run_coroutine_threadsafe(later, loops[0]).result(300)
+            finally:
+                may_go_on.set()
+            answer = asked.result(300)
+    assert answer.status_code == 201, answer.text
+
+
+def _make_server(app: FastAPI, chosen: Settings, monkeypatch: pytest.MonkeyPatch) -> serve._Server:
+    """The server that these settings make, which does not run yet."""
+    made: list[serve._Server] = []
+    with monkeypatch.context() as patched, socket.socket() as unused:
+        patched.setattr(serve._Server, "run", lambda server, **_: made.append(server))
+        patched.setattr(serve.sys, "setswitchinterval", lambda _: None)
+        serve.serve_application(app, unused, chosen, tls=None)
+    [server] = made
+    server.config.loop = "asyncio"  # whose clock can be set
+    return server
+
+
+async def _advance(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the clock of this event loop forward, and let all happen that is due by then."""
+    loop = asyncio.get_running_loop()
+    before = loop.time
+    monkeypatch.setattr(loop, "time", lambda: before() + seconds)
+    for _ in range(100):
+        await asyncio.sleep(0)
