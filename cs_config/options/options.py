@@ -572,8 +572,8 @@ class LeaseOptions(Options):
     heartbeat_time: SomeSeconds = 20
     """Seconds between two heartbeats of a running job while few run, at most a quarter of `StalledTime`."""
     longest_heartbeat_time: SomeSeconds = 300
-    """Seconds up to which `HeartbeatTime` grows with the number of running jobs: a pilot learns of a kill by
-    its next heartbeat."""
+    """Seconds up to which the time between heartbeats grows with the number of running jobs; a longer
+    `HeartbeatTime` stays as it is. A pilot learns of a kill by its next heartbeat."""
     stalled_time: SomeSeconds = 1_800
     """Seconds without a heartbeat until a running job is Stalled."""
     stalled_grace: Seconds = 1_800
