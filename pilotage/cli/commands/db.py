@@ -113,7 +113,7 @@ def _report(chosen: Settings, *, as_json: bool, is_new: bool = False) -> bool:
         with database.reading(engine) as conn:
             layout = log_partitions.read_layout(conn)
     url = cli_engine.hide_password(chosen.database_url)
-    message = "was created" if is_new else _schema_message(state)
+    message = "was created" if is_new and state.is_current else _schema_message(state)
     data = {
         "database": url,
         "revision": state.current,

@@ -16,12 +16,21 @@ def list_files() -> Iterator[Path]:
 
 
 def name_imports(file: Path) -> Iterator[str]:
-    """The modules that one imports when it is imported itself."""
-    for node in ast.parse(file.read_text()).body:
+    """The modules that one imports when it is imported; of `output.py` also what its functions import."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree) if file.name == "output.py" else tree.body:
         if isinstance(node, ast.ImportFrom):
             yield str(node.module)
+            names = (f"{node.module}.{each.name}" for each in node.names)
+            yield from (name for name in names if find_module(name) is not None)
         elif isinstance(node, ast.Import):
             yield from (each.name for each in node.names)
+
+
+def find_module(name: str) -> Path | None:
+    """The file of a module; None: it is something in a module."""
+    path = ROOT / name.replace(".", "/")
+    return next(filter(Path.is_file, (path.with_suffix(".py"), path / "__init__.py")), None)
 
 
 def test_each_module_of_ours_that_the_light_client_imports_is_in_it() -> None:
