@@ -222,8 +222,11 @@ def run(
     pause = every if first_pause is None else first_pause
     while not stop.is_set():
         result = _run_once(cycle, name=name, clock=clock)
-        woken.wait(0 if getattr(result, "is_behind", False) else pause)
-        pause = every
+        if getattr(result, "is_behind", False):
+            woken.wait(0)
+        else:
+            woken.wait(pause)
+            pause = every
         if woken is not stop:
             woken.clear()
 

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
@@ -123,18 +124,20 @@ def unique_holder() -> str:
 def run_agents(names: Sequence[str], context: AgentContext, chosen: Settings) -> Iterator[None]:
     """Run each agent in its own thread until the end of the block.
 
-    All begin at once, and go on at different times: those of the same interval share no moment of load.
+    All begin at once; their next cycles are spread over the interval, so that they do not fall together.
     """
     intervals = extensions.list_intervals(leader.INTERVALS, with_optional=True)
+    same = Counter(intervals[name] for name in names)
+    places: Counter[float] = Counter()
     with ExitStack() as stack:
-        cycles = stack.enter_context(open_cycles(names, context, chosen))
-        for number, (name, cycle) in enumerate(cycles.items(), start=1):
+        for name, cycle in stack.enter_context(open_cycles(names, context, chosen)).items():
             every = intervals[name]
+            places[every] += 1
             loop = wiring.repeat_in_thread(
                 cycle,
                 name=name,
                 every=every,
-                first_pause=every * number / len(cycles),
+                first_pause=every * places[every] / same[every],
                 clock=context.clock,
             )
             stack.enter_context(loop)

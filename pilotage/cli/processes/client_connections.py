@@ -557,6 +557,8 @@ class BegunConnection:
         self, make: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, pending: ClientConnections
     ) -> None:
         self._has_begun = True
+        if tls is None:
+            pending.discard(self)  # the server has it in a moment, and counts until its head is there
         loop = asyncio.get_running_loop()
         refused: list[ssl.SSLError] = []
         process_tls.refusals.set(refused)
